@@ -1,0 +1,47 @@
+# `make demo` and `make test` need Python >= 3.11, make and a package index.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test check wheel bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/tailshift demo
+
+test: check wheel
+
+check: $(VENV)/.installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m "not slow"
+
+# The wheel alone, not the checkout, must import and carry its recipes.
+wheel: $(VENV)/.installed-dev
+	rm -rf build/wheel build/installed
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel .
+	$(BIN)/python -m pip install --quiet --no-deps --target build/installed \
+	  build/wheel/*.whl
+	cd build && PYTHONPATH=installed ../$(BIN)/python -c "import tailshift, pathlib; \
+	  assert pathlib.Path('installed').resolve() in pathlib.Path(tailshift.__file__).parents"
+	cd build && PYTHONPATH=installed ../$(BIN)/python -m tailshift list recipes
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/bench_lade.py
+	$(BIN)/python benchmarks/bench_feeding.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable ".[dev]"
+	touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) build
