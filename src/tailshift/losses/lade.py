@@ -1,0 +1,141 @@
+"""LADE: cross-entropy with the source prior, plus the regulariser LADER."""
+
+from torch import Tensor
+
+from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
+from tailshift.losses.batch import check_batch, check_num_classes
+from tailshift.losses.class_statistics import log_probs_and_statistics
+from tailshift.losses.lader import (
+    LADERMode,
+    as_class_weights,
+    check_lader_settings,
+    check_not_negative,
+    importance_weights,
+    lader_from_statistics,
+)
+from tailshift.losses.prior_module import PriorModule
+from tailshift.losses.reduction import Reduction
+from tailshift.priors import VectorLike, as_prior
+
+
+def lade_ce_loss(
+    logits: Tensor,
+    labels: Tensor,
+    source_prior: VectorLike,
+    *,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Return LADE-CE, the cross-entropy of :math:`p_s(y|x)` from disentangled logits.
+
+    [hong2021] Eq. (18) and (19): the same function as
+    :func:`~tailshift.losses.balanced_softmax_loss`, derived another way.
+    """
+    return balanced_softmax_loss(logits, labels, source_prior, reduction=reduction)
+
+
+def lade_loss(
+    logits: Tensor,
+    labels: Tensor,
+    source_prior: VectorLike,
+    *,
+    alpha: float,
+    lam: float,
+    mode: LADERMode = "paper",
+    class_weights: VectorLike | None = None,
+) -> Tensor:
+    r"""Return the LADE loss of a batch, a scalar.
+
+    .. math:: L_{LADE} = L_{LADE-CE} + \alpha \cdot L_{LADER}
+
+    [hong2021] Eq. (20). With :math:`\alpha = 0` it is Balanced Softmax, to the last
+    bit. The logits carry no prior: at test time add :math:`\log p_t` (Eq. 17) with
+    :func:`~tailshift.compensation.post_compensate` and a uniform ``trained_prior``.
+
+    Args:
+        logits: :math:`f`, shape (N, C); half precision is widened to float32.
+        labels: :math:`y`, class indices, shape (N,).
+        source_prior: :math:`p_s`, strictly positive, sums to 1, shape (C,).
+        alpha: :math:`\alpha`, not negative, the weight of LADER.
+        lam: :math:`\lambda`, not negative, see :func:`~tailshift.losses.lader`.
+        mode: ``"paper"``, ``"self_normalised"`` or ``"official"``, see there.
+        class_weights: :math:`\alpha_c`, not negative, shape (C,); default :math:`p_s`.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.5, 0.5]])
+        >>> labels, source_prior = torch.tensor([0, 2]), torch.tensor([0.7, 0.2, 0.1])
+        >>> lade_loss(logits, labels, source_prior, alpha=0.1, lam=0.1)
+        tensor(1.1983)
+    """
+    check_not_negative("alpha", alpha)
+    check_lader_settings(lam, mode)
+    f, y = check_batch(logits, labels)  # (N, C), (N,)
+    p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
+    alpha_c = as_class_weights(class_weights, p_s)
+    return _lade(f, y, p_s, alpha_c, alpha=alpha, lam=lam, mode=mode)
+
+
+def _lade(
+    f: Tensor,
+    y: Tensor,
+    p_s: Tensor,
+    alpha_c: Tensor,
+    *,
+    alpha: float,
+    lam: float,
+    mode: LADERMode,
+) -> Tensor:
+    log_p_s = p_s.log()
+    if alpha == 0:
+        return prior_cross_entropy(f, y, log_p_s)
+    log_w, classes = importance_weights(y, log_p_s, mode=mode)
+    log_probs, statistics = log_probs_and_statistics(
+        f, y, log_p_s, log_w, classes=classes
+    )
+    regulariser = lader_from_statistics(
+        statistics, log_p_s, alpha_c, lam=lam, mode=mode
+    )
+    return alpha * regulariser - log_probs.mean()  # Eq. 20
+
+
+class LADELoss(PriorModule):
+    """Module form of :func:`lade_loss`; prior and class weights are buffers.
+
+    Example:
+        >>> import torch
+        >>> loss = LADELoss([0.7, 0.2, 0.1], alpha=0.1, lam=0.01)
+        >>> loss
+        LADELoss(num_classes=3, alpha=0.1, lam=0.01, mode='paper')
+        >>> loss(torch.zeros(2, 3), torch.tensor([0, 2]))
+        tensor(1.3815)
+    """
+
+    class_weights: Tensor
+
+    def __init__(
+        self,
+        source_prior: VectorLike,
+        *,
+        alpha: float,
+        lam: float,
+        mode: LADERMode = "paper",
+        class_weights: VectorLike | None = None,
+    ) -> None:
+        super().__init__(source_prior)
+        check_not_negative("alpha", alpha)
+        check_lader_settings(lam, mode)
+        self.alpha, self.lam, self.mode = alpha, lam, mode
+        alpha_c = as_class_weights(class_weights, self.source_prior)
+        self.register_buffer("class_weights", alpha_c.clone())
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (N, C) and labels (N,)."""
+        f, y = check_batch(logits, labels)
+        check_num_classes("source_prior", self.source_prior, f)
+        p_s, alpha_c = self.source_prior.to(f.dtype), self.class_weights.to(f.dtype)
+        return _lade(f, y, p_s, alpha_c, alpha=self.alpha, lam=self.lam, mode=self.mode)
+
+    def extra_repr(self) -> str:
+        """Say what the loss was made with."""
+        settings = f"alpha={self.alpha}, lam={self.lam}, mode={self.mode!r}"
+        return f"{super().extra_repr()}, {settings}"
