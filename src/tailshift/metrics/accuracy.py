@@ -1,0 +1,187 @@
+"""Accuracy: over all samples, over groups of classes, among the top k, macro-F1.
+
+Each metric takes ``logits`` or ``probs``, by name, and returns a fraction in [0, 1];
+higher is better.
+"""
+
+import torch
+from torch import Tensor
+
+from tailshift.metrics.groups import class_groups
+from tailshift.predictions import (
+    ArrayLike,
+    check_counts,
+    check_logits,
+    check_probs,
+    check_sample_labels,
+)
+from tailshift.priors import VectorLike
+
+
+def accuracy(
+    logits: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    *,
+    probs: ArrayLike | None = None,
+) -> float:
+    """Return the share of samples whose highest score is their label's.
+
+    Among equal scores the lowest class id counts as the answer.
+
+    Args:
+        logits: :math:`f`, shape (N, C).
+        labels: :math:`y`, class indices, shape (N,).
+        probs: Probabilities, shape (N, C), instead of logits.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+        >>> accuracy(logits, torch.tensor([0, 1]))
+        0.5
+    """
+    scores, y = check_scores(logits, labels, probs)
+    return share(scores.argmax(dim=1) == y)
+
+
+def top_k_accuracy(
+    logits: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    *,
+    probs: ArrayLike | None = None,
+    k: int = 5,
+) -> float:
+    """Return the share of samples whose label is among the k highest scores.
+
+    Equal scores are ranked by class id, the lowest first, so that k = 1 is
+    :func:`accuracy`.
+
+    Args:
+        logits: :math:`f`, shape (N, C).
+        labels: :math:`y`, class indices, shape (N,).
+        probs: Probabilities, shape (N, C), instead of logits.
+        k: How many answers a sample has, in 1..C.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [2.0, 0.0, 1.0]])
+        >>> top_k_accuracy(logits, torch.tensor([1, 1]), k=2)
+        0.5
+    """
+    scores, y = check_scores(logits, labels, probs)
+    if not 1 <= k <= scores.shape[1]:
+        raise ValueError(
+            f"`k` must lie in 1..{scores.shape[1]}, the number of classes, but is {k}."
+        )
+    return share(label_ranks(scores, y) < k)
+
+
+def macro_f1(
+    logits: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    *,
+    probs: ArrayLike | None = None,
+) -> float:
+    r"""Return the F1 score averaged over classes.
+
+    .. math:: F_1(c) = \frac{2\, TP_c}{2\, TP_c + FP_c + FN_c}
+
+    The mean runs over the classes that occur among the labels or the answers, as in
+    scikit-learn's ``f1_score(average="macro")``.
+
+    Args:
+        logits: :math:`f`, shape (N, C).
+        labels: :math:`y`, class indices, shape (N,).
+        probs: Probabilities, shape (N, C), instead of logits.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
+        >>> macro_f1(logits, torch.tensor([0, 1, 1]))  # 2/3 for both classes
+        0.6666666666666666
+    """
+    scores, y = check_scores(logits, labels, probs)
+    return mean_f1(scores.argmax(dim=1), y, scores.shape[1])
+
+
+def group_accuracy(
+    logits: ArrayLike | None = None,
+    labels: ArrayLike | None = None,
+    class_counts: VectorLike | None = None,
+    *,
+    probs: ArrayLike | None = None,
+) -> dict[str, float]:
+    """Return the accuracy over the samples of many-, medium- and few-shot classes.
+
+    Args:
+        logits: :math:`f`, shape (N, C).
+        labels: :math:`y`, class indices, shape (N,).
+        class_counts: :math:`n_y`, training images of each class, shape (C,), for
+            :func:`~tailshift.metrics.groups.class_groups`: more than 100 are many,
+            fewer than 20 are few.
+        probs: Probabilities, shape (N, C), instead of logits.
+
+    Returns:
+        ``"many"``, ``"medium"``, ``"few"``: a fraction, or NaN without such samples.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0], [2.0, 1.0], [0.0, 1.0]])
+        >>> group_accuracy(logits, torch.tensor([0, 1, 1]), class_counts=[101, 19])
+        {'many': 1.0, 'medium': nan, 'few': 0.5}
+    """
+    scores, y = check_scores(logits, labels, probs)
+    if class_counts is None:
+        raise TypeError("`class_counts` must be given, but is missing.")
+    n = check_counts(class_counts, num_classes=scores.shape[1])
+    return group_shares(scores.argmax(dim=1) == y, y, n)
+
+
+def check_scores(
+    logits: ArrayLike | None, labels: ArrayLike | None, probs: ArrayLike | None
+) -> tuple[Tensor, Tensor]:
+    """Return the given one of logits and probs (N, C), and the labels (N,), checked."""
+    if (logits is None) == (probs is None):
+        came = "neither" if logits is None else "both"
+        raise TypeError(f"Give either `logits` or `probs`, but {came} came.")
+    if labels is None:
+        raise TypeError("`labels` must be given, but is missing.")
+    if probs is not None:
+        scores = check_probs(probs)
+        return scores, check_sample_labels(labels, scores, name="probs")
+    assert logits is not None
+    scores = check_logits(logits)
+    return scores, check_sample_labels(labels, scores)
+
+
+def label_ranks(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return how many classes each sample ranks above its label, int64, shape (N,).
+
+    Among equal scores the lower class id ranks above.
+    """
+    own = scores.gather(1, labels[:, None])  # (N, 1)
+    ranks = (scores > own).sum(dim=1)
+    sample, tied = (scores == own).nonzero(as_tuple=True)
+    above = sample[tied < labels[sample]]
+    return ranks + torch.bincount(above, minlength=len(scores))
+
+
+def mean_f1(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
+    """Return :func:`macro_f1` of predicted class ids, shape (N,)."""
+    hits = torch.bincount(labels[predicted == labels], minlength=num_classes)
+    sizes = torch.bincount(labels, minlength=num_classes)
+    sizes += torch.bincount(predicted, minlength=num_classes)  # 2 TP + FP + FN
+    occurs = sizes > 0
+    return (2 * hits[occurs].double() / sizes[occurs]).mean().item()
+
+
+def group_shares(
+    correct: Tensor, labels: Tensor, class_counts: Tensor
+) -> dict[str, float]:
+    """Return the share of correct samples in each group of classes; NaN for none."""
+    group_of = torch.empty(len(class_counts), dtype=torch.int64)
+    groups = class_groups(class_counts)
+    for index, classes in enumerate(groups.values()):
+        group_of[classes] = index
+    group = group_of.to(labels.device)[labels]  # (N,)
+    return {name: share(correct[group == index]) for index, name in enumerate(groups)}
+
+
+def share(statement: Tensor) -> float:
+    """Return the share of true entries; NaN of none."""
+    return statement.double().mean().item()
