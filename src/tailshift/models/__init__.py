@@ -1,0 +1,33 @@
+"""Backbones, heads and the classifiers made of them."""
+
+from tailshift.models.backbone import MODELS, Backbone, ModelInfo, num_parameters
+from tailshift.models.classifier import (
+    Classifier,
+    build_backbone,
+    build_model,
+    check_model_name,
+)
+from tailshift.models.digits_net import DigitsNet
+from tailshift.models.heads import HEADS, Head, HeadInfo, LinearHead, build_head
+from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
+from tailshift.models.timm_backbone import TimmBackbone
+
+__all__ = [
+    "HEADS",
+    "MODELS",
+    "Backbone",
+    "Classifier",
+    "DigitsNet",
+    "Head",
+    "HeadInfo",
+    "LinearHead",
+    "ModelInfo",
+    "ResNet32",
+    "TimmBackbone",
+    "TwoBranchResNet32",
+    "build_backbone",
+    "build_head",
+    "build_model",
+    "check_model_name",
+    "num_parameters",
+]

@@ -1,0 +1,100 @@
+"""Any model of timm as a backbone, by name: ``timm:resnet50``."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tailshift.models.backbone import Backbone
+from tailshift.registry import did_you_mean
+
+PREFIX = "timm:"
+
+
+class TimmBackbone(Backbone):
+    """A timm model without its classifier, pooled to one vector an image.
+
+    Args:
+        name: timm's name, with or without a weights tag: ``"resnet50"``,
+            ``"resnet50.a1_in1k"``.
+        in_channels: Channels of the images.
+        image_size: Height and width of the images. Needed only by models of fixed
+            size (vision transformers), which are otherwise built for their own.
+        pretrained: Start from timm's weights, which are downloaded once.
+
+    Example:
+        >>> TimmBackbone("test_resnet").feature_dim
+        96
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        in_channels: int = 3,
+        image_size: int | None = None,
+        pretrained: bool = False,
+    ) -> None:
+        super().__init__()
+        check_timm_name(name)
+        import timm  # here: it takes seconds, and most runs do without
+
+        config = timm.get_pretrained_cfg(name) or timm.models.PretrainedCfg()
+        settings: dict[str, Any] = {}
+        if image_size is not None and config.fixed_input_size:
+            settings["img_size"] = image_size
+        self.model = timm.create_model(
+            name, pretrained=pretrained, in_chans=in_channels, num_classes=0, **settings
+        )
+        probe = torch.zeros(1, in_channels, *_probe_size(config, image_size))
+        self.feature_dim = _feature_dim(self.model, name, probe)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features, shape (N, feature_dim), of `images`, (N, c, H, W)."""
+        features: Tensor = self.model(images)
+        return features
+
+
+def is_timm_model(name: str) -> bool:
+    """Say whether timm knows `name`, with or without a weights tag.
+
+    Example:
+        >>> is_timm_model("resnet50"), is_timm_model("resnet5")
+        (True, False)
+    """
+    return name in _timm_names()
+
+
+def check_timm_name(name: str) -> None:
+    """Raise a ValueError with the nearest name unless timm knows `name`."""
+    known = _timm_names()
+    if name not in known:
+        hint = did_you_mean(name, known) or "; timm.list_models() gives all names."
+        raise ValueError(f"unknown timm model {name!r}{hint}")
+
+
+def _timm_names() -> list[str]:
+    import timm
+
+    return [*timm.list_models(), *timm.list_pretrained()]
+
+
+def _probe_size(config: Any, image_size: int | None) -> tuple[int, int]:
+    if image_size is not None and config.fixed_input_size:
+        return image_size, image_size
+    _, height, width = config.input_size
+    return height, width
+
+
+@torch.no_grad()
+def _feature_dim(model: torch.nn.Module, name: str, probe: Tensor) -> int:
+    # Measured: timm's `num_features` leaves out layers between pooling and classifier.
+    was_training = model.training
+    features = model.eval()(probe)
+    model.train(was_training)
+    if features.ndim != 2:
+        raise ValueError(
+            f"timm model {name!r} gives features of shape {tuple(features.shape)} for "
+            "one image, but a backbone gives one vector. Take a classification model."
+        )
+    return int(features.shape[1])
