@@ -1,0 +1,174 @@
+"""CIFAR-100-LT and CIFAR-10-LT: the public files, thinned to a long tail."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailshift.data.augmentation import Augmentation
+from tailshift.data.cifar_files import (
+    CIFAR10,
+    CIFAR100,
+    Layout,
+    find_folder,
+    read_names,
+    read_split,
+)
+from tailshift.data.dataset import (
+    DATASETS,
+    Dataset,
+    LongTailedData,
+    Split,
+    fingerprint,
+    image_hashes,
+)
+from tailshift.data.profiles import PROFILES, Profile, profile_counts
+from tailshift.priors import check_imbalance_ratio
+from tailshift.registry import Registry
+
+Subset: TypeAlias = Literal["hashed", "official_seed1"]
+
+# CIFAR-10's, for both sets: what the paper's numbers were made with.
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2023, 0.1994, 0.2010)
+
+
+@dataclass(frozen=True)
+class CIFARLT(Dataset):
+    """What the two have in common; `layout` and `name` tell them apart."""
+
+    layout: ClassVar[Layout]
+    name: ClassVar[str]
+
+    imbalance_ratio: float = 100.0
+    """Largest / smallest training count, >= 1."""
+
+    profile: Profile = "exponential"
+    """How the counts fall over the classes."""
+
+    subset: Subset = "hashed"
+    """Which images a class keeps: see :func:`hashed_subset` and
+    :func:`official_subset`."""
+
+    subset_seed: int = 0
+    """Another seed chooses other images; only for ``hashed``."""
+
+    def __post_init__(self) -> None:
+        check_imbalance_ratio(self.imbalance_ratio)
+        PROFILES.get(self.profile)
+        SUBSETS.get(self.subset)
+
+    def load(self, *, root: Path | None = None, seed: int = 0) -> LongTailedData:
+        """Return the data, after a download where it is missing.
+
+        Args:
+            root: The folder that holds the archive's folder; None takes the
+                environment variable ``TAILSHIFT_DATA``.
+            seed: Not used: the images kept are the same for every run.
+        """
+        folder = find_folder(self.layout, root)
+        whole = read_split(folder, self.layout.train_files, self.layout)
+        train = self._thin(whole, folder)
+        return LongTailedData(
+            name=self.name,
+            train=train,
+            val=None,
+            test=read_split(folder, self.layout.test_files, self.layout),
+            class_names=read_names(folder, self.layout),
+            mean=MEAN,
+            std=STD,
+            augmentation=Augmentation(padding=4, flip=True),
+            fingerprint=fingerprint(train.images),
+        )
+
+    def _thin(self, whole: Split, folder: Path) -> Split:
+        num_classes = self.layout.num_classes
+        images, labels = whole.images.numpy(), whole.labels.numpy()
+        counts = profile_counts(
+            self.profile, len(labels) // num_classes, self.imbalance_ratio, num_classes
+        ).numpy()
+        there = np.bincount(labels, minlength=num_classes)
+        if (there < counts).any():
+            c = int((there < counts).argmax())
+            raise ValueError(
+                f"`{folder}` must hold {counts[c]} training images of class {c}, but "
+                f"holds {there[c]}. Fetch {self.layout.archive} again."
+            )
+        kept = SUBSETS.get(self.subset)(images, labels, counts, self.subset_seed)
+        return Split(whole.images[kept], whole.labels[kept])
+
+
+@dataclass(frozen=True)
+class CIFAR100LT(CIFARLT):
+    """CIFAR-100-LT: 500 down to 500 / imbalance_ratio images a class, 100 classes."""
+
+    sentence: ClassVar[str] = (
+        "32×32 colour photographs, CIFAR-100 thinned to a long tail; 100 classes."
+    )
+    layout: ClassVar[Layout] = CIFAR100
+    name: ClassVar[str] = "cifar100_lt"
+
+
+@dataclass(frozen=True)
+class CIFAR10LT(CIFARLT):
+    """CIFAR-10-LT: 5000 down to 5000 / imbalance_ratio images a class, 10 classes."""
+
+    sentence: ClassVar[str] = (
+        "32×32 colour photographs, CIFAR-10 thinned to a long tail; 10 classes."
+    )
+    layout: ClassVar[Layout] = CIFAR10
+    name: ClassVar[str] = "cifar10_lt"
+
+
+def hashed_subset(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    subset_seed: int,
+) -> NDArray[np.int64]:
+    """Return the positions of the first n_c images of each class by SHA-256.
+
+    The hash is over the pixels and the seed, so the images chosen do not depend on
+    the file's order, and a steeper profile keeps a subset of a flatter one's images.
+    """
+    hashes = image_hashes(images, salt=str(subset_seed).encode())
+    chosen = []
+    for label, count in enumerate(counts):
+        positions = np.flatnonzero(labels == label)
+        chosen.extend(sorted(positions, key=hashes.__getitem__)[:count])
+    return np.array(chosen, dtype=np.int64)
+
+
+def official_subset(
+    images: NDArray[np.uint8],
+    labels: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    subset_seed: int,
+) -> NDArray[np.int64]:
+    """Return the positions that the paper's authors trained on.
+
+    Legacy NumPy seed 1; class after class, shuffle the positions in file order and
+    keep the first n_c. It is theirs only where the files have the public order.
+    """
+    rng = np.random.RandomState(1)
+    chosen = []
+    for label, count in enumerate(counts):
+        positions = np.flatnonzero(labels == label)
+        rng.shuffle(positions)
+        chosen.append(positions[:count])
+    return np.concatenate(chosen)
+
+
+SubsetRule: TypeAlias = Callable[
+    [NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], int], NDArray[np.int64]
+]
+SUBSETS: Registry[SubsetRule] = Registry("subset")
+SUBSETS.add("hashed", hashed_subset)
+SUBSETS.add("official_seed1", official_subset)
+
+
+DATASETS.add("cifar100_lt", CIFAR100LT)
+DATASETS.add("cifar10_lt", CIFAR10LT)
