@@ -1,0 +1,107 @@
+"""Checkpoints: one safetensors file with all that the rest of a run depends on."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tailshift.files import atomic_write
+
+
+@dataclass
+class Position:
+    """Where training stands, and the sums of the epoch under way."""
+
+    epoch: int = 0
+    """Whole epochs done."""
+    batch: int = 0
+    """Batches done of the epoch under way."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Running sums of that epoch's metrics."""
+
+    def add(self, **amounts: float) -> None:
+        """Add to the running sums."""
+        for name, amount in amounts.items():
+            self.sums[name] = self.sums.get(name, 0.0) + amount
+
+
+def save_checkpoint(
+    path: Path,
+    position: Position,
+    *,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer,
+    scaler: Mapping[str, Any] | None = None,
+) -> None:
+    """Write modules, optimiser, random state and position; replaces the last one.
+
+    Args:
+        path: The checkpoint file.
+        position: Where training stands.
+        modules: Everything with a state, by name: the model, the loss.
+        optimizer: Its tensors are saved; its hyperparameters come from the recipe.
+        scaler: State of the loss scaler under half precision, numbers only.
+    """
+    tensors = {"random.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    for name, module in modules.items():
+        for key, value in module.state_dict().items():
+            tensors[f"{name}.{key}"] = value
+    for index, slots in optimizer.state_dict()["state"].items():
+        for slot, value in slots.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{slot}"] = value
+    notes = {"position": asdict(position), "scaler": dict(scaler or {})}
+    with atomic_write(path) as temporary:
+        save_file(
+            {key: value.contiguous().clone() for key, value in tensors.items()},
+            temporary,
+            metadata={"tailshift": json.dumps(notes)},
+        )
+
+
+def load_checkpoint(
+    path: Path, *, modules: Mapping[str, nn.Module], optimizer: Optimizer
+) -> tuple[Position, dict[str, Any]]:
+    """Restore what `save_checkpoint` wrote; returns the position and scaler state."""
+    tensors, notes = _read(path)
+    for name, module in modules.items():
+        module.load_state_dict(_under(f"{name}.", tensors))
+    slots: dict[int, dict[str, Tensor]] = {}
+    for key, value in _under("optimizer.", tensors).items():
+        index, _, slot = key.partition(".")
+        slots.setdefault(int(index), {})[slot] = value
+    state = optimizer.state_dict()
+    optimizer.load_state_dict({**state, "state": slots})
+    torch.set_rng_state(tensors["random.cpu"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+    return Position(**notes["position"]), notes["scaler"]
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        key.removeprefix(prefix): value
+        for key, value in tensors.items()
+        if key.startswith(prefix)
+    }
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 (not a dict)
+            return tensors, json.loads(file.metadata()["tailshift"])
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a whole checkpoint ({error}). "
+            "Start the run again with --force."
+        ) from None
