@@ -1,0 +1,5 @@
+"""``python -m tailshift`` is the command line."""
+
+from tailshift.cli import main
+
+main()
