@@ -100,8 +100,9 @@ class _BatchSums(Function):
         log_w: Tensor,
         classes: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        log_probs, own_log_probs = None, f.new_zeros(len(f))
-        if log_p_s is not None:
+        if log_p_s is None:
+            log_probs, own_log_probs = None, f.new_zeros(len(f))
+        else:
             log_probs = F.log_softmax(f + log_p_s, dim=1)  # (N, C)
             own_log_probs = log_probs.gather(1, y[:, None]).squeeze(1)  # (N,)
         if classes is None:
