@@ -14,6 +14,9 @@
       "yaxis.gridcolor": rule,
       "hoverlabel.bgcolor": card,
       "hoverlabel.font.color": ink,
+      "modebar.bgcolor": "transparent",
+      "modebar.color": muted,
+      "modebar.activecolor": ink,
     };
   }
 

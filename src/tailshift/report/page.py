@@ -46,7 +46,7 @@ def write_report(
     _check_runs(runs)
     page = _render(runs, title, notes)
     with atomic_write(path, overwrite=overwrite) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(page, encoding="utf-8", newline="\n")
 
 
 def _check_path(path: Path, overwrite: bool) -> None:

@@ -40,7 +40,7 @@ FIGURE_TEXTS = {
         "Average probability of each class",
         "Mean over a balanced test set; dashed as trained, solid compensated to the "
         "uniform prior. What slopes with the training counts still carries their "
-        "prior; the dotted line, 1/C, is free of it.",
+        "prior; dotted is 1/C.",
     ),
     "class-counts": (
         "Training images of each class",
@@ -129,11 +129,11 @@ def _figure_section(name: str, figure: go.Figure) -> str:
 {legend}
 <div class="plot" id="{name}" role="img" aria-label="{heading}"></div>
 <noscript>The figure needs JavaScript; the tables hold its numbers.</noscript>
-<script type="application/json" id="{name}-data">{_script_json(figure)}</script>
+<script type="application/json" id="{name}-data">{script_json(figure)}</script>
 </section>"""
 
 
-def _script_json(figure: go.Figure) -> str:
+def script_json(figure: go.Figure) -> str:
     """Return a figure as JSON that cannot end the script element it stands in."""
     text = json.dumps(json.loads(figure.to_json()), separators=(",", ":"))
     for character in "<>&":

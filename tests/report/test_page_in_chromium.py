@@ -1,0 +1,131 @@
+"""The page in a real browser: it draws, fetches nothing and shows names as text."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailshift.report import write_report
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="playwright is not installed: no browser to drive"
+)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no chromium on the PATH to open the page in"
+)
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+HOSTILE = (
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror='window.hacked = 2'>",
+    "<b>bold</b> &amp; &lt;i&gt;",
+    '<a href="https://example.org">link</a>',
+    "<!-- <script>",
+    '%{y} $x^2$ it\'s "it"',
+    "same",
+    "same",
+    "\u202eright to left",
+    "漢字",
+)
+FIGURES = ("target-shift", "average-probability", "class-counts")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def report(make_runs, tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    runs = make_runs(num_seeds=2, class_names=HOSTILE)
+    write_report(path, runs, title="<script>window.hacked = 3</script>")
+    return path
+
+
+def _open(browser, report: Path, width: int = 1280, scheme: str = "light"):
+    """Return the drawn page, and the list of what it complained about or asked for."""
+    page = browser.new_page(
+        viewport={"width": width, "height": 900}, color_scheme=scheme
+    )
+    events: list[str] = []
+    page.on("console", lambda message: events.append(message.text))
+    page.on("pageerror", lambda error: events.append(str(error)))
+    page.on("request", lambda request: events.append(request.url))
+    page.goto(report.as_uri())
+    for name in FIGURES:
+        page.wait_for_selector(f"#{name} .main-svg", state="attached")
+    return page, events
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_page__draws_quietly_and_asks_for_nothing(
+    browser, report: Path, width: int
+) -> None:
+    page, events = _open(browser, report, width)
+    page.mouse.wheel(0, 5000)
+    assert events == [report.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.locator("#target-shift .scatterlayer .trace").count() == 5
+    page.close()
+
+
+def test_page__hostile_names_are_text(browser, report: Path) -> None:
+    page, events = _open(browser, report)
+    assert page.title() == "<script>window.hacked = 3</script>"
+    page.locator("summary").click()
+    assert page.locator("tbody th bdi").all_inner_texts() == [
+        *HOSTILE[:8],
+        "right to left",
+        "漢字",
+    ]
+    ticks = page.locator("#class-counts .xtick text").all_text_contents()
+    assert ticks[0] == "</script><scr…"
+    assert ticks[2] == "<b>bold</b> &…"
+    for index, name in enumerate(HOSTILE[:8]):
+        point = f"{{curveNumber: 0, pointNumber: {index}}}"
+        page.evaluate(f"Plotly.Fx.hover('class-counts', [{point}])")
+        hover = page.locator("#class-counts .hoverlayer")
+        playwright.expect(hover).to_contain_text(name)
+    assert page.evaluate("window.hacked === undefined")
+    assert page.locator("img, a[href^=http], b").count() == 0
+    assert events == [report.as_uri()]
+    page.close()
+
+
+def test_page__follows_the_colour_scheme(browser, report: Path) -> None:
+    page, _ = _open(browser, report, scheme="light")
+    tick = page.locator("#target-shift .xtick text").first
+    playwright.expect(tick).to_have_css("fill", "rgb(89, 100, 116)")
+    page.emulate_media(color_scheme="dark")
+    playwright.expect(tick).to_have_css("fill", "rgb(159, 171, 187)")
+    page.close()
+
+
+def test_page__legend_works_by_keyboard(browser, report: Path) -> None:
+    page, _ = _open(browser, report)
+    button = page.get_by_role("button", name="PC Softmax").first
+    button.focus()
+    page.keyboard.press("Enter")
+    assert button.get_attribute("aria-pressed") == "false"
+    shown = page.locator("#target-shift .scatterlayer .trace")
+    playwright.expect(shown).to_have_count(4)
+    page.keyboard.press("Space")
+    playwright.expect(shown).to_have_count(5)
+    page.close()

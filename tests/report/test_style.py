@@ -1,0 +1,38 @@
+"""Colours that stay with their method, and names that stay text."""
+
+from itertools import pairwise
+
+import pytest
+
+from tailshift.report.style import method_colours, method_styles, plain
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("</script>", "&lt;/script&gt;"),
+        ("&lt;b&gt;", "&amp;lt;b&amp;gt;"),
+        ("\"a\" 'b'", "&#34;a&#34; &#39;b&#39;"),
+        ("$x$", "&#36;x&#36;"),
+        ("two\nlines\x00\ud800", "two lines"),
+        ("\u202eevil", "evil"),
+        ("می‌خواهم 漢字", "می‌خواهم 漢字"),
+    ],
+)
+def test_plain__shows_text_as_it_is(text: str, expected: str) -> None:
+    assert plain(text) == expected
+
+
+def test_method_colours__the_paper_s_methods_keep_theirs() -> None:
+    colours = method_colours(["Focal", "Softmax", "LDAM", "LADE", "Softmax"])
+    alone = method_colours(["LADE"])
+    assert list(colours) == ["Focal", "Softmax", "LDAM", "LADE"]
+    assert len(set(colours.values())) == 4
+    assert colours["LADE"] == alone["LADE"]
+
+
+def test_method_styles__neighbours_differ_in_their_marker_too() -> None:
+    styles = method_styles(f"method {i}" for i in range(20))
+    symbols = [symbol for _, symbol in styles.values()]
+    assert len(styles) == 20
+    assert all(a != b for a, b in pairwise(symbols))

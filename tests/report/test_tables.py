@@ -1,0 +1,99 @@
+"""Tables for the terminal, Markdown and CSV."""
+
+import csv
+import io
+import math
+from pathlib import Path
+
+from rich.console import Console
+
+from tailshift.evaluation.summary import Summary
+from tailshift.priors import PAPER_TARGETS
+from tailshift.report.tables import summary_table, to_markdown, write_csv
+
+NAN = math.nan
+
+
+def _demo(methods: tuple[str, ...] = ("Softmax", "Balanced Softmax", "LADE")):
+    return [
+        Summary(method, target, 0.5 + i / 100, 0.0123, 0.8 + i / 100, 0.1, 3)
+        for i, method in enumerate(methods)
+        for target in PAPER_TARGETS
+    ]
+
+
+def _printed(summaries: list[Summary], width: int, **options: bool) -> str:
+    file = io.StringIO()
+    Console(file=file, width=width, **options).print(summary_table(summaries))
+    return file.getvalue()
+
+
+def test_summary_table__demo_fits_into_80_columns_uncut() -> None:
+    text = _printed(_demo(), width=80)
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert " forward 50   50.0 ± 1.2  80.0 ± 10.0" in text
+    assert text.count("82.0 ± 10.0") == 11
+    assert [line.split()[:2] for line in lines[5:16]] == [
+        (target.replace(":", " ") + " 50.0").split()[:2] for target in PAPER_TARGETS
+    ]
+    assert "…" not in text
+
+
+def test_summary_table__many_methods_stand_below_each_other() -> None:
+    text = _printed(_demo(("Softmax", "Focal", "LDAM", "LADE")), width=100)
+    lines = text.splitlines()
+    names = ["Softmax", "PC Softmax", "Focal", "PC Focal", "LDAM", "PC LDAM", "LADE"]
+    assert [line[:11].strip() for line in lines[5:19:2]] == names
+    assert lines[5].split()[1:] == ["50.0"] * 11
+    assert lines[6].split() == ["±1.2"] * 11
+    assert "…" not in text
+
+
+def test_summary_table__best_is_bold_and_markup_is_text() -> None:
+    summaries = [
+        Summary("[red]A[/red]", "uniform", 0.5, 0.01, NAN, NAN, 3),
+        Summary("B", "uniform", 0.6, 0.01, NAN, NAN, 3),
+    ]
+    text = _printed(summaries, width=80, force_terminal=True, color_system=None)
+    assert "[red]A[/red]" in text
+    text = _printed(summaries, width=80, force_terminal=True)
+    assert "\x1b[1m60.0 ± 1.0\x1b[0m" in text
+    assert "\x1b[1m50.0" not in text
+
+
+def test_to_markdown__methods_down_targets_across() -> None:
+    summaries = [
+        Summary("Softmax", "uniform", 0.5, 0.01, 0.6, 0.02, 3),
+        Summary("Softmax", "backward:50", 0.4, 0.01, 0.8, 0.02, 3),
+        Summary("LADE", "uniform", 0.6, 0.01, 0.7, 0.02, 3),
+        Summary("LADE", "backward:50", 0.6, 0.01, 0.75, 0.02, 3),
+    ]
+    assert to_markdown(summaries) == (
+        "| Accuracy in % | uniform | backward 50 |\n"
+        "| --- | ---: | ---: |\n"
+        "| Softmax | 50.0 ± 1.0 | 40.0 ± 1.0 |\n"
+        "| PC Softmax | 60.0 ± 2.0 | **80.0 ± 2.0** |\n"
+        "| LADE | **70.0 ± 2.0** | 75.0 ± 2.0 |\n"
+    )
+
+
+def test_to_markdown__names_cannot_break_the_table() -> None:
+    summaries = [Summary("a|b\n<b>*c*", "uniform", 0.5, 0.0, NAN, NAN, 1)]
+    assert to_markdown(summaries).splitlines()[2] == (r"| a\|b &lt;b&gt;\*c\* | 50.0 |")
+
+
+def test_write_csv__percent_with_two_decimals(tmp_path: Path) -> None:
+    summaries = [
+        Summary("Softmax", "forward:50", 0.71234, 0.00456, 0.8, 0.0, 3),
+        Summary('a,"b"', "uniform", 0.5, 0.0, NAN, NAN, 1),
+    ]
+    path = tmp_path / "table.csv"
+    write_csv(path, summaries)
+    assert path.read_text(encoding="utf-8") == (
+        "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd\n"
+        "Softmax,forward:50,71.23,0.46,80.00,0.00\n"
+        '"a,""b""",uniform,50.00,0.00,,\n'
+    )
+    with path.open(encoding="utf-8", newline="") as file:
+        assert [row["method"] for row in csv.DictReader(file)] == ["Softmax", 'a,"b"']
