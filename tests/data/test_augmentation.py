@@ -79,6 +79,15 @@ def test_augmentation__depends_on_the_sample_not_on_the_batch(images):
     assert not torch.equal(other, whole)
 
 
+def test_augmentation__servings_of_a_sample_differ(images):
+    augment = Augmentation(padding=4, flip=True)
+    same = images[:1].expand(30, -1, -1, -1)
+    options = {"seed": 0, "epoch": 0, "sample_ids": torch.zeros(30, dtype=torch.int64)}
+    served = augment(same, **options, occurrences=torch.arange(30))
+    assert torch.equal(served[0], augment(same, **options)[0])
+    assert len({bytes(image.flatten().tolist()) for image in served}) > 20
+
+
 def test_augmentation__empty_batch(images):
     augment, none = Augmentation(padding=4, flip=True), torch.arange(0)
     result = augment(images[:0], seed=0, epoch=0, sample_ids=none)

@@ -23,7 +23,7 @@ def test_cifar100__reads_the_files(tmp_path, write_cifar100):
     assert data.test.labels.tolist() == test["fine_labels"]
     assert data.class_names == tuple(f"name {c}" for c in range(100))
     assert data.val is None
-    assert data.augmentation == Augmentation(padding=4, flip=True)
+    assert data.train.augmentation == Augmentation(padding=4, flip=True)
     assert data.mean == (0.4914, 0.4822, 0.4465)
     assert data.std == (0.2023, 0.1994, 0.2010)
     assert (data.name, data.in_channels, data.image_size) == ("cifar100_lt", 3, 32)

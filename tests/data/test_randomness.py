@@ -51,6 +51,20 @@ def test_hashed_integers__equal_the_reference(seed):
     assert hashes.tolist() == expected
 
 
+def test_hashed_integers__occurrence_zero_is_none():
+    zeros, ones, twos = (np.full_like(IDS, k) for k in range(3))
+    plain = hashed_integers(IDS, seed=5, stream=Stream.FLIP)
+    draws = [
+        hashed_integers(IDS, seed=5, stream=Stream.FLIP, occurrences=times)
+        for times in (zeros, ones, twos)
+    ]
+    assert np.array_equal(draws[0], plain)
+    assert len(np.unique(np.concatenate(draws))) == 3 * len(IDS)
+    coins = [draw >> np.uint64(63) for draw in draws]
+    agree = [np.mean(coins[a] == coins[b]) for a, b in ((0, 1), (0, 2), (1, 2))]
+    assert agree == pytest.approx([0.5] * 3, abs=0.01)  # 4.5 standard deviations
+
+
 def test_hashed_integers__pure_and_without_ties():
     hashes = hashed_integers(IDS, seed=0, epoch=1, stream=Stream.ORDER)
     part = hashed_integers(IDS[100:200], seed=0, epoch=1, stream=Stream.ORDER)

@@ -1,6 +1,7 @@
 """Random crop and horizontal flip of a whole batch, decided sample by sample."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,8 +15,9 @@ from tailshift.data.randomness import Stream, hashed_below
 class Augmentation:
     """Crop from a zero-padded image, then mirror; the default leaves images alone.
 
-    What happens to a sample depends only on (seed, epoch, its sample id), so a batch
-    may be split, reordered or resumed and every image stays the same.
+    What happens to a sample depends only on (seed, epoch, its sample id, which of its
+    servings in the epoch it is), so a batch may be split, reordered or resumed and
+    every image stays the same.
 
     Example:
         >>> augment = Augmentation(padding=4, flip=True)
@@ -35,7 +37,13 @@ class Augmentation:
             raise ValueError(f"`padding` must be >= 0, but is {self.padding}.")
 
     def __call__(
-        self, images: Tensor, *, seed: int, epoch: int, sample_ids: Tensor
+        self,
+        images: Tensor,
+        *,
+        seed: int,
+        epoch: int,
+        sample_ids: Tensor,
+        occurrences: Tensor | None = None,
     ) -> Tensor:
         """Return the augmented batch.
 
@@ -44,28 +52,35 @@ class Augmentation:
             seed: The run's seed.
             epoch: The epoch, so that each one sees other crops.
             sample_ids: Which sample each image is, shape (B,).
+            occurrences: Which of its servings in the epoch it is, from 0, shape (B,);
+                None is 0 for all.
         """
         if sample_ids.shape != images.shape[:1]:
             raise ValueError(
                 f"`sample_ids` must be one for each of the {len(images)} images, but "
                 f"has shape {tuple(sample_ids.shape)}."
             )
-        ids = sample_ids.numpy()
+        below = partial(
+            hashed_below,
+            sample_ids=sample_ids.numpy(),
+            seed=seed,
+            epoch=epoch,
+            occurrences=None if occurrences is None else occurrences.numpy(),
+        )
         if self.padding:
-            images = self._crop(images, seed, epoch, ids)
+            shifts = 2 * self.padding + 1
+            rows = below(shifts, stream=Stream.CROP_ROW)
+            columns = below(shifts, stream=Stream.CROP_COLUMN)
+            images = self._crop(images, rows, columns)
         if self.flip:
-            images = self._flip(images, seed, epoch, ids)
+            images = _flip(images, below(2, stream=Stream.FLIP))
         return images
 
     def _crop(
-        self, images: Tensor, seed: int, epoch: int, ids: NDArray[np.int64]
+        self, images: Tensor, rows: NDArray[np.int64], columns: NDArray[np.int64]
     ) -> Tensor:
         height, width = images.shape[2:]
-        pad, shifts = self.padding, 2 * self.padding + 1
-        rows = hashed_below(shifts, ids, seed=seed, epoch=epoch, stream=Stream.CROP_ROW)
-        columns = hashed_below(
-            shifts, ids, seed=seed, epoch=epoch, stream=Stream.CROP_COLUMN
-        )
+        pad = self.padding
         padded = np.zeros(
             (*images.shape[:2], height + 2 * pad, width + 2 * pad), dtype=np.uint8
         )
@@ -73,11 +88,10 @@ class Augmentation:
         windows = np.lib.stride_tricks.sliding_window_view(
             padded, (height, width), axis=(2, 3)
         )  # (B, c, shifts, shifts, H, W), a view
-        return torch.from_numpy(windows[np.arange(len(ids)), :, rows, columns])
+        return torch.from_numpy(windows[np.arange(len(rows)), :, rows, columns])
 
-    def _flip(
-        self, images: Tensor, seed: int, epoch: int, ids: NDArray[np.int64]
-    ) -> Tensor:
-        coins = hashed_below(2, ids, seed=seed, epoch=epoch, stream=Stream.FLIP)
-        mirrored = torch.from_numpy(np.flatnonzero(coins))
-        return images.index_copy(0, mirrored, images.index_select(0, mirrored).flip(-1))
+
+def _flip(images: Tensor, coins: NDArray[np.int64]) -> Tensor:
+    """Mirror the images whose coin is 1."""
+    mirrored = torch.from_numpy(np.flatnonzero(coins))
+    return images.index_copy(0, mirrored, images.index_select(0, mirrored).flip(-1))

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from tailshift.data.augmentation import Augmentation
 from tailshift.data.cifar_files import (
@@ -17,14 +18,8 @@ from tailshift.data.cifar_files import (
     read_names,
     read_split,
 )
-from tailshift.data.dataset import (
-    DATASETS,
-    Dataset,
-    LongTailedData,
-    Split,
-    fingerprint,
-    image_hashes,
-)
+from tailshift.data.dataset import DATASETS, Dataset, LongTailedData
+from tailshift.data.memory import MemorySplit, image_hashes
 from tailshift.data.profiles import PROFILES, Profile, profile_counts
 from tailshift.priors import check_imbalance_ratio
 from tailshift.registry import Registry
@@ -70,35 +65,35 @@ class CIFARLT(Dataset):
             seed: Not used: the images kept are the same for every run.
         """
         folder = find_folder(self.layout, root)
-        whole = read_split(folder, self.layout.train_files, self.layout)
-        train = self._thin(whole, folder)
+        images, labels = read_split(folder, self.layout.train_files, self.layout)
+        kept = self._kept(images, labels, folder)
+        train = MemorySplit(
+            images[kept], labels[kept], MEAN, STD, Augmentation(padding=4, flip=True)
+        )
+        test = read_split(folder, self.layout.test_files, self.layout)
         return LongTailedData(
             name=self.name,
             train=train,
             val=None,
-            test=read_split(folder, self.layout.test_files, self.layout),
+            test=MemorySplit(*test, MEAN, STD),
             class_names=read_names(folder, self.layout),
-            mean=MEAN,
-            std=STD,
-            augmentation=Augmentation(padding=4, flip=True),
-            fingerprint=fingerprint(train.images),
+            fingerprint=train.fingerprint(),
         )
 
-    def _thin(self, whole: Split, folder: Path) -> Split:
-        num_classes = self.layout.num_classes
-        images, labels = whole.images.numpy(), whole.labels.numpy()
+    def _kept(self, images: Tensor, labels: Tensor, folder: Path) -> NDArray[np.int64]:
+        """Return the positions of the training images that the profile keeps."""
+        num_classes, y = self.layout.num_classes, labels.numpy()
         counts = profile_counts(
-            self.profile, len(labels) // num_classes, self.imbalance_ratio, num_classes
+            self.profile, len(y) // num_classes, self.imbalance_ratio, num_classes
         ).numpy()
-        there = np.bincount(labels, minlength=num_classes)
+        there = np.bincount(y, minlength=num_classes)
         if (there < counts).any():
             c = int((there < counts).argmax())
             raise ValueError(
                 f"`{folder}` must hold {counts[c]} training images of class {c}, but "
                 f"holds {there[c]}. Fetch {self.layout.archive} again."
             )
-        kept = SUBSETS.get(self.subset)(images, labels, counts, self.subset_seed)
-        return Split(whole.images[kept], whole.labels[kept])
+        return SUBSETS.get(self.subset)(images.numpy(), y, counts, self.subset_seed)
 
 
 @dataclass(frozen=True)

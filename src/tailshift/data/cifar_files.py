@@ -1,6 +1,5 @@
 """The public CIFAR files: find or download them, read them, check what they hold."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from tailshift.data.dataset import Split
+from tailshift.data.root import data_root
 from tailshift.data.safe_pickle import load_plain_pickle
 
 
@@ -64,14 +64,7 @@ def find_folder(layout: Layout, root: Path | None) -> Path:
         layout: Which CIFAR.
         root: The folder around it, or it itself; None takes ``TAILSHIFT_DATA``.
     """
-    if root is None:
-        if not os.environ.get("TAILSHIFT_DATA"):
-            raise ValueError(
-                "`root` must name the folder of the data, but is None and the "
-                "environment variable TAILSHIFT_DATA is not set. Set it, or pass "
-                "--data-root DIR."
-            )
-        root = Path(os.environ["TAILSHIFT_DATA"])
+    root = data_root(root)
     folder = root if root.name == layout.folder else root / layout.folder
     fault = "" if folder.exists() else _download(layout, folder.parent)
     missing = [name for name in layout.files if not (folder / name).is_file()]
@@ -95,13 +88,15 @@ def _download(layout: Layout, root: Path) -> str:
     return ""
 
 
-def read_split(folder: Path, names: tuple[str, ...], layout: Layout) -> Split:
-    """Return the images and labels of the named files, in file order."""
+def read_split(
+    folder: Path, names: tuple[str, ...], layout: Layout
+) -> tuple[Tensor, Tensor]:
+    """Return images, (N, 3, 32, 32), and labels, (N,), of the files, in file order."""
     parts = [_read_batch(folder / name, layout) for name in names]
     pixels = np.concatenate([pixels for pixels, _ in parts])
     labels = np.concatenate([labels for _, labels in parts])
     images = torch.from_numpy(pixels).reshape(-1, 3, 32, 32)
-    return Split(images, torch.from_numpy(labels))
+    return images, torch.from_numpy(labels)
 
 
 def read_names(folder: Path, layout: Layout) -> tuple[str, ...]:

@@ -1,45 +1,15 @@
-"""What a data set is: three splits in memory, and the class that loads them."""
+"""What a data set is: three splits, and the class that loads them."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.data.augmentation import Augmentation
+from tailshift.data.split import Split
 from tailshift.registry import Registry
-
-
-@dataclass(frozen=True, eq=False)
-class Split:
-    """Images and labels of one split, held in memory."""
-
-    images: Tensor
-    """uint8, shape (N, channels, H, W)."""
-
-    labels: Tensor
-    """Class indices, int64, shape (N,)."""
-
-    def __post_init__(self) -> None:
-        images, labels = self.images, self.labels
-        if images.dtype != torch.uint8 or images.ndim != 4:
-            raise ValueError(
-                "`images` must be uint8 of shape (N, channels, H, W), but is "
-                f"{images.dtype} of shape {tuple(images.shape)}."
-            )
-        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-            raise ValueError(
-                f"`labels` must be int64 of shape ({len(images)},), one for each "
-                f"image, but is {labels.dtype} of shape {tuple(labels.shape)}."
-            )
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,22 +26,14 @@ class LongTailedData:
     """Drawn from the source distribution; None where the benchmark has none."""
 
     test: Split
-    """Balanced."""
+    """Balanced in the benchmarks; drawn from the source distribution where it was held
+    out."""
 
     class_names: tuple[str, ...]
     """One for each class, by class index."""
 
-    mean: tuple[float, ...]
-    """Per channel, of pixels in [0, 1]."""
-
-    std: tuple[float, ...]
-    """Per channel, of pixels in [0, 1]."""
-
-    augmentation: Augmentation
-    """Applied to training images."""
-
     fingerprint: str
-    """Which training images were chosen: see :func:`fingerprint`."""
+    """Which training images these are: the training split's fingerprint."""
 
     def __post_init__(self) -> None:
         for name, split in (
@@ -95,12 +57,22 @@ class LongTailedData:
     @property
     def in_channels(self) -> int:
         """Channels of an image: 3 for colour, 1 for grey."""
-        return self.train.images.shape[1]
+        return self.train.in_channels
 
     @property
     def image_size(self) -> int:
-        """Height of the images, which are square."""
-        return self.train.images.shape[2]
+        """Height of the loaded images, which are square."""
+        return self.train.image_size
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """Per channel, of pixels in [0, 1]."""
+        return self.train.mean
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """Per channel, of pixels in [0, 1]."""
+        return self.train.std
 
 
 @dataclass(frozen=True)
@@ -121,24 +93,6 @@ class Dataset(ABC):
 
 
 DATASETS: Registry[type[Dataset]] = Registry("data set")
-
-
-def image_hashes(images: NDArray[np.uint8], *, salt: bytes = b"") -> list[bytes]:
-    """Return the SHA-256 of each image's pixels followed by `salt`."""
-    rows = np.ascontiguousarray(images).reshape(len(images), -1)
-    return [hashlib.sha256(row.tobytes() + salt).digest() for row in rows]
-
-
-def fingerprint(images: Tensor) -> str:
-    """Return 16 hex digits that tell which images these are, in whatever order.
-
-    Example:
-        >>> images = torch.arange(8, dtype=torch.uint8).reshape(2, 1, 2, 2)
-        >>> fingerprint(images) == fingerprint(images.flip(0))
-        True
-    """
-    hashes = sorted(image_hashes(images.numpy()))
-    return hashlib.sha256(b"".join(hashes)).hexdigest()[:16]
 
 
 def _check_labels(split: str, labels: Tensor, num_classes: int) -> None:

@@ -10,13 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.data.augmentation import Augmentation
-from tailshift.data.dataset import (
-    DATASETS,
-    Dataset,
-    LongTailedData,
-    Split,
-    fingerprint,
-)
+from tailshift.data.dataset import DATASETS, Dataset, LongTailedData
+from tailshift.data.memory import MemorySplit
 from tailshift.data.profiles import PROFILES, Profile
 from tailshift.data.randomness import Stream, sample_order
 from tailshift.priors import check_imbalance_ratio
@@ -24,6 +19,7 @@ from tailshift.priors import check_imbalance_ratio
 NUM_CLASSES = 10
 TEST_PER_CLASS = 50
 MAX_TRAIN, MIN_TRAIN = 100, 2
+MEAN, STD = (0.305,), (0.376,)
 MAX_VAL = MAX_TRAIN // 5  # the rarest digit has 174 images: 50 + 20 + 100 fit
 
 
@@ -64,8 +60,7 @@ class DigitsLT(Dataset):
             MAX_TRAIN, self.imbalance_ratio, NUM_CLASSES
         ).clamp(min=MIN_TRAIN)
         train, val, test = (
-            Split(whole.images[ids], whole.labels[ids])
-            for ids in _split(whole.labels, counts, seed)
+            whole.subset(ids) for ids in _split(whole.labels, counts, seed)
         )
         return LongTailedData(
             name="digits_lt",
@@ -73,20 +68,18 @@ class DigitsLT(Dataset):
             val=val,
             test=test,
             class_names=tuple(str(digit) for digit in range(NUM_CLASSES)),
-            mean=(0.305,),
-            std=(0.376,),
-            augmentation=Augmentation(padding=1),
-            fingerprint=fingerprint(train.images),
+            fingerprint=train.fingerprint(),
         )
 
 
-def _read_digits() -> Split:
+def _read_digits() -> MemorySplit:
     from sklearn.datasets import load_digits  # a second to import: only when needed
 
     digits = load_digits()
     grey: NDArray[np.uint8] = np.round(digits.images * (255 / 16)).astype(np.uint8)
     labels = torch.from_numpy(digits.target).to(torch.int64)
-    return Split(torch.from_numpy(grey)[:, None], labels)  # (1797, 1, 8, 8)
+    images = torch.from_numpy(grey)[:, None]  # (1797, 1, 8, 8)
+    return MemorySplit(images, labels, MEAN, STD, Augmentation(padding=1))
 
 
 def _split(labels: Tensor, counts: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """Counter-based randomness: every draw is a pure function of what it is for.
 
-A draw depends on (seed, epoch, sample id, stream) and on nothing else: not on the
-number of ranks, the batch size, the order of calls or where an epoch was resumed.
+A draw depends on (seed, epoch, sample id, stream) and, for a sample that an epoch
+serves more than once, on which of these it is: not on the number of ranks or workers,
+the batch size, the order of calls or where an epoch was resumed.
 The generator is SplitMix64 (Steele, Lea and Flood, 2014): sample i of a stream reads
 position i of the sequence that starts at the stream's key.
 """
@@ -28,10 +29,18 @@ class Stream(IntEnum):
     CROP_COLUMN = 2
     FLIP = 3
     SPLIT = 4
+    QUOTA = 5
+    CLASS_ORDER = 6
+    TRANSFORM = 7
 
 
 def hashed_integers(
-    sample_ids: ArrayLike, *, seed: int, epoch: int = 0, stream: int
+    sample_ids: ArrayLike,
+    *,
+    seed: int,
+    epoch: int = 0,
+    stream: int,
+    occurrences: ArrayLike | None = None,
 ) -> NDArray[np.uint64]:
     """Return one integer in [0, 2^64) for each sample id.
 
@@ -42,6 +51,8 @@ def hashed_integers(
         seed: The run's seed.
         epoch: The epoch the draw belongs to.
         stream: What the draw is for, a :class:`Stream`.
+        occurrences: Which of its servings in the epoch it is, from 0, same shape;
+            None is 0 for all.
 
     Example:
         >>> hashed_integers([0, 1], seed=0, stream=Stream.FLIP).tolist()
@@ -49,22 +60,42 @@ def hashed_integers(
     """
     key = _stream_key(seed, epoch, stream)
     counter = np.asarray(sample_ids).astype(np.uint64) + np.uint64(1)
-    return _finalise(counter * np.uint64(_GOLDEN) + np.uint64(key))
+    hashes = _finalise(counter * np.uint64(_GOLDEN) + np.uint64(key))
+    if occurrences is None:
+        return hashes
+    times = np.asarray(occurrences).astype(np.uint64)
+    again = _finalise(hashes + times * np.uint64(_GOLDEN))
+    return np.where(times == 0, hashes, again)
 
 
 def hashed_uniforms(
-    sample_ids: ArrayLike, *, seed: int, epoch: int = 0, stream: int
+    sample_ids: ArrayLike,
+    *,
+    seed: int,
+    epoch: int = 0,
+    stream: int,
+    occurrences: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
     """Return one float in [0, 1) for each sample id, a multiple of 2^-53."""
-    bits = hashed_integers(sample_ids, seed=seed, epoch=epoch, stream=stream)
+    bits = hashed_integers(
+        sample_ids, seed=seed, epoch=epoch, stream=stream, occurrences=occurrences
+    )
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def hashed_below(
-    bound: int, sample_ids: ArrayLike, *, seed: int, epoch: int = 0, stream: int
+    bound: int,
+    sample_ids: ArrayLike,
+    *,
+    seed: int,
+    epoch: int = 0,
+    stream: int,
+    occurrences: ArrayLike | None = None,
 ) -> NDArray[np.int64]:
     """Return one integer in [0, bound) for each sample id; `bound` at most 2^32."""
-    uniforms = hashed_uniforms(sample_ids, seed=seed, epoch=epoch, stream=stream)
+    uniforms = hashed_uniforms(
+        sample_ids, seed=seed, epoch=epoch, stream=stream, occurrences=occurrences
+    )
     return (uniforms * bound).astype(np.int64)
 
 

@@ -1,0 +1,138 @@
+"""Which samples make up each batch of an epoch, on each rank."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tailshift.data.samplers import Draws, Sampler
+
+
+class Batch(NamedTuple):
+    """One step's samples on one rank."""
+
+    images: Tensor
+    """Normalised, float32, shape (B, channels, H, W)."""
+
+    labels: Tensor
+    """int64, shape (B,)."""
+
+    sample_ids: Tensor
+    """Positions in the split, int64, shape (B,)."""
+
+
+class Loader(Protocol):
+    """Batches of an epoch, from any batch on."""
+
+    broken: dict[int, str]
+    """Why a sample was left out, by sample id; empty where all can be read."""
+
+    def __len__(self) -> int:
+        """Return the number of batches an epoch, equal on all ranks."""
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """Yield the epoch's batches, from `start_batch` on."""
+
+
+class Request(NamedTuple):
+    """The samples of one batch, to be loaded."""
+
+    epoch: int
+    sample_ids: NDArray[np.int64]
+    occurrences: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """The batches of every epoch, the same whatever the ranks and wherever it starts.
+
+    Global batch b of an epoch is ``order[b·B:(b+1)·B]`` and a rank takes every
+    ``world_size``-th sample of it, so the union over ranks is exactly the batch that
+    one process would see. Without `drop_last` the last batch may be smaller, and empty
+    on some ranks.
+
+    Example:
+        >>> import torch
+        >>> plan = BatchPlan(torch.tensor([0, 1, 0, 1, 1]), batch_size=2, sampler=None)
+        >>> [request.sample_ids.tolist() for request in plan.epoch(0)]
+        [[0, 1], [2, 3], [4]]
+    """
+
+    labels: Tensor
+    """Class indices of the split, int64, shape (N,)."""
+
+    batch_size: int
+    """B, of the global batch, over all ranks."""
+
+    sampler: Sampler | None
+    """Decides each epoch's samples and their order; None is the split's order."""
+
+    seed: int = 0
+    """The run's seed."""
+
+    num_epochs: int = 1
+    """Epochs of the whole training, for samplers that change on the way."""
+
+    drop_last: bool = False
+    """Whether to leave out the last batch where it is partial."""
+
+    rank: int = 0
+    """This process, 0..world_size − 1."""
+
+    world_size: int = 1
+    """Number of processes."""
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise ValueError(f"`batch_size` must be >= 1, but is {self.batch_size}.")
+        if self.drop_last and self.batch_size > len(self.labels):
+            raise ValueError(
+                f"`batch_size` must be at most the number of samples "
+                f"({len(self.labels)}) with `drop_last`, but is {self.batch_size}: no "
+                "batch would be left."
+            )
+        if self.num_epochs < 1:
+            raise ValueError(f"`num_epochs` must be >= 1, but is {self.num_epochs}.")
+        if self.world_size < 1:
+            raise ValueError(f"`world_size` must be >= 1, but is {self.world_size}.")
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(
+                f"`rank` must be in 0..{self.world_size - 1} (world_size "
+                f"{self.world_size}), but is {self.rank}."
+            )
+
+    def __len__(self) -> int:
+        """Return the number of batches an epoch, equal on all ranks."""
+        full, rest = divmod(len(self.labels), self.batch_size)
+        return full if self.drop_last or not rest else full + 1
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> list[Request]:
+        """Return what this rank has to load in an epoch.
+
+        Args:
+            epoch: Which epoch, counted from 0.
+            start_batch: Batches already done; ``len(self)`` of them leave none.
+        """
+        if not 0 <= start_batch <= len(self):
+            raise ValueError(
+                f"`start_batch` must be in 0..{len(self)} (batches an epoch), but is "
+                f"{start_batch}."
+            )
+        draws = self._draws(epoch)
+        return [self._request(draws, epoch, b) for b in range(start_batch, len(self))]
+
+    def _draws(self, epoch: int) -> Draws:
+        if self.sampler is None:
+            ids = np.arange(len(self.labels))
+            return Draws(ids, np.zeros_like(ids))
+        return self.sampler.draw(
+            self.labels, seed=self.seed, epoch=epoch, num_epochs=self.num_epochs
+        )
+
+    def _request(self, draws: Draws, epoch: int, b: int) -> Request:
+        batch = slice(b * self.batch_size, (b + 1) * self.batch_size)
+        ids, occurrences = (part[batch][self.rank :: self.world_size] for part in draws)
+        return Request(epoch, ids, occurrences)

@@ -1,0 +1,101 @@
+"""List files: one image a line, `relative/path.jpg label`."""
+
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailshift.data.decoding import is_inside
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledPaths:
+    """Paths of images from one folder, and their labels."""
+
+    paths: tuple[str, ...]
+    """With forward slashes; no two are equal."""
+
+    labels: Tensor
+    """Class indices, int64, shape (N,)."""
+
+
+def read_list(file: Path, *, num_classes: int | None = None) -> LabelledPaths:
+    """Return what a list file holds.
+
+    Args:
+        file: Lines of a path and a class index, with white space between; empty lines
+            are passed over.
+        num_classes: C, where it is known: labels must be below it.
+    """
+    paths, labels, first_seen = [], [], dict[str, int]()
+    for number, line in enumerate(read_text(file).splitlines(), start=1):
+        if not line.strip():
+            continue
+        path, label = _parse(line, f"`{file}` line {number}", num_classes)
+        if path in first_seen:
+            raise ValueError(
+                f"`{file}` line {number} names {path} again, which stands in line "
+                f"{first_seen[path]}. Remove one of the two."
+            )
+        first_seen[path] = number
+        paths.append(path)
+        labels.append(label)
+    if not paths:
+        raise ValueError(
+            f"`{file}` must list images, one `relative/path.jpg label` a line, but is "
+            "empty."
+        )
+    return LabelledPaths(tuple(paths), torch.tensor(labels))
+
+
+def read_text(file: Path) -> str:
+    """Return what a UTF-8 text file holds, without a byte order mark."""
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file `{file}`.")
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"`{file}` must be text in UTF-8, but byte {error.start} is not. Save it "
+            "as UTF-8."
+        ) from None
+
+
+def _parse(line: str, where: str, num_classes: int | None) -> tuple[str, int]:
+    parts = line.rsplit(maxsplit=1)
+    if len(parts) != 2 or not _is_integer(parts[1]):
+        raise ValueError(
+            f"{where} must be `relative/path.jpg label`, but is {line.strip()!r}."
+        )
+    label = int(parts[1])
+    if label < 0 or (num_classes is not None and label >= num_classes):
+        rule = ">= 0" if num_classes is None else f"in 0..{num_classes - 1}"
+        raise ValueError(f"{where} must have a label {rule}, but has {label}.")
+    return checked_path(parts[0].strip(), where), label
+
+
+def _is_integer(text: str) -> bool:
+    return text.isascii() and text.removeprefix("-").isdigit()
+
+
+def checked_path(path: str, where: str) -> str:
+    """Return a path with forward slashes; refuse one that leaves the image folder."""
+    if not is_inside(path):
+        raise ValueError(
+            f"{where} must name a path inside the image folder, but names {path}. "
+            "Write it relative to that folder, without `..`."
+        )
+    return PurePath(path).as_posix()
+
+
+def check_every_class(labels: Tensor, num_classes: int, where: str) -> None:
+    """Refuse training labels that leave a class without any image."""
+    counts = np.bincount(labels.numpy(), minlength=num_classes)
+    if not counts.all():
+        c = int(counts.argmin())
+        raise ValueError(
+            f"{where} must list an image of every class in 0..{num_classes - 1}, but "
+            f"has none of class {c}."
+        )

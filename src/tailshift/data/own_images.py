@@ -1,0 +1,185 @@
+"""Images of your own: what a folder, a CSV, a list and a Parquet table share."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailshift.data.dataset import Dataset, LongTailedData
+from tailshift.data.decoding import BrokenImageError, EncodedImages, load_image
+from tailshift.data.file_data import file_data
+from tailshift.data.file_split import FileSplit
+from tailshift.data.hold_out import hold_out
+from tailshift.data.preparation import Preparation
+
+SPLIT_NAMES = {
+    "train": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+}
+"""How splits may be called, and what they are called here."""
+
+NUM_MEASURED = 256
+
+
+class Found(NamedTuple):
+    """What was read: splits by name, at least ``train``, and the class names."""
+
+    splits: dict[str, FileSplit]
+    class_names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class OwnImages(Dataset):
+    """Base of the forms that somebody's own images come in."""
+
+    name: ClassVar[str]
+    form: ClassVar[str]
+    """What `path` names, for messages."""
+
+    path: str = ""
+    """Where they are."""
+
+    image_size: int = 0
+    """Height and width of what the network sees; 0 takes the median of the images,
+    rounded to a multiple of 32, at most 224."""
+
+    val_fraction: float = 0.1
+    """Share of each class held out for validation, where no such split is given; 0
+    does without one."""
+
+    test_fraction: float = 0.2
+    """Share of each class held out for the test, where no such split is given."""
+
+    split_seed: int = 0
+    """Another seed holds out other images."""
+
+    flip: bool = True
+    """Mirror training images at random; false for writing, road signs and the like."""
+
+    jitter: float = 0.0
+    """Share by which brightness, contrast and saturation vary in training."""
+
+    skip_broken: bool = False
+    """Leave out images that are missing or cannot be decoded, instead of stopping."""
+
+    def __post_init__(self) -> None:
+        self._preparation(self.image_size or 224)  # checks what it is given
+        for name in ("val_fraction", "test_fraction"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(
+                    f"`{name}` must be in [0, 1), but is {getattr(self, name):g}."
+                )
+        if self.val_fraction + self.test_fraction >= 1:
+            raise ValueError(
+                "`val_fraction` and `test_fraction` must sum to less than 1, but sum "
+                f"to {self.val_fraction + self.test_fraction:g}."
+            )
+
+    @abstractmethod
+    def read(self, path: Path) -> Found:
+        """Return the splits that there are."""
+
+    def load(self, *, root: Path | None = None, seed: int = 0) -> LongTailedData:
+        """Return the data; `path` is meant from the current folder.
+
+        Args:
+            root: Not used.
+            seed: Not used: `split_seed` decides what is held out.
+        """
+        if not self.path:
+            raise ValueError(
+                f"`path` must name {self.form}, but is empty. Give it with --data "
+                f"{self.name}:PATH."
+            )
+        found = self.read(Path(self.path).expanduser())
+        splits = self._with_hold_out(found.splits)
+        check_every_name(splits["train"].labels, found.class_names, self.path)
+        size = self.image_size or median_size(splits["train"].images)
+        ready = {
+            name: replace(
+                split,
+                preparation=self._preparation(size),
+                skip_broken=self.skip_broken,
+            )
+            for name, split in splits.items()
+        }
+        return file_data(self.name, ready, found.class_names)
+
+    def _preparation(self, image_size: int) -> Preparation:
+        return Preparation(image_size, flip=self.flip, jitter=self.jitter)
+
+    def _with_hold_out(self, splits: dict[str, FileSplit]) -> dict[str, FileSplit]:
+        wanted = {"test": self.test_fraction, "val": self.val_fraction}
+        fractions = {
+            name: share
+            for name, share in wanted.items()
+            if share and name not in splits
+        }
+        if "test" not in splits and "test" not in fractions:
+            raise ValueError(
+                f"`test_fraction` must be > 0 where `{self.path}` has no test split, "
+                "but is 0."
+            )
+        whole = splits["train"]
+        parts = hold_out(whole.keys(), whole.labels, fractions, seed=self.split_seed)
+        held = {
+            name: whole.subset(torch.from_numpy(rows)) for name, rows in parts.items()
+        }
+        return splits | {name: split for name, split in held.items() if len(split)}
+
+
+def check_every_name(labels: Tensor, class_names: Sequence[str], where: str) -> None:
+    """Refuse training labels that leave a class without any image."""
+    counts = torch.bincount(labels, minlength=len(class_names))
+    if (counts == 0).any():
+        name = class_names[int(counts.argmin())]
+        raise ValueError(
+            f"`{where}` must have a training image of every class, but has none of "
+            f"{name!r}."
+        )
+
+
+def median_size(images: EncodedImages) -> int:
+    """Return the median of the shorter sides, as a multiple of 32 in 32..224."""
+    rows = np.linspace(0, len(images) - 1, min(len(images), NUM_MEASURED)).astype(int)
+    sides = []
+    for row in rows.tolist():
+        try:
+            sides.append(min(load_image(images, row).size))
+        except BrokenImageError:  # named when it is trained on
+            continue
+    median = float(np.median(sides)) if sides else 224.0
+    return min(max(32 * int(median / 32 + 0.5), 32), 224)
+
+
+def number_labels(
+    labels: Sequence[str],
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return class indices and class names of labels given as text.
+
+    Integers are sorted as numbers, anything else as text.
+
+    Example:
+        >>> number_labels(["dog", "cat", "dog"])
+        (tensor([1, 0, 1]), ('cat', 'dog'))
+        >>> number_labels(["10", "2", "10"])
+        (tensor([1, 0, 1]), ('2', '10'))
+    """
+    distinct = sorted(set(labels))
+    if all(_is_plain_integer(label) for label in distinct):
+        distinct.sort(key=int)
+    index = {label: c for c, label in enumerate(distinct)}
+    return torch.tensor([index[label] for label in labels]), tuple(distinct)
+
+
+def _is_plain_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdigit() and str(int(text)) == text

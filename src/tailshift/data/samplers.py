@@ -1,0 +1,145 @@
+r"""Samplers: how often an epoch serves each class.
+
+A sampler states a distribution over the classes; what it serves is then the same
+construction for all. Of an epoch's N draws class c gets :math:`N p_c`, rounded up or
+down so that the mean is exact, and goes through its images in an order of the epoch's
+own, again from the start where it has too few. The instance-balanced sampler so serves
+every image once.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tailshift.data.randomness import Stream, hashed_integers, hashed_uniforms
+from tailshift.priors import VectorLike
+from tailshift.registry import Registry
+
+ClassWeights: TypeAlias = Callable[
+    [NDArray[np.float64], float], NDArray[np.float64]
+]  # (counts > 0, progress in [0, 1]) -> weights, not normalised
+
+
+class Draws(NamedTuple):
+    """What an epoch serves, in order."""
+
+    sample_ids: NDArray[np.int64]
+    """Positions in the split, shape (N,)."""
+
+    occurrences: NDArray[np.int64]
+    """Numbers the servings of a sample in the epoch, from 0, shape (N,)."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """An entry of :data:`SAMPLERS`.
+
+    Example:
+        >>> sampler = SAMPLERS.get("square_root")
+        >>> sampler.class_distribution([16, 4, 1])
+        tensor([0.5714, 0.2857, 0.1429], dtype=torch.float64)
+        >>> draws = SAMPLERS.get("class_balanced").draw([0, 0, 0, 1], seed=0, epoch=0)
+        >>> draws.sample_ids, draws.occurrences
+        (array([1, 2, 3, 3]), array([0, 0, 1, 0]))
+    """
+
+    sentence: str
+    """What it serves, for lists."""
+
+    class_weights: ClassWeights
+    """The weight of each class that has images."""
+
+    def class_distribution(
+        self, class_counts: VectorLike, *, progress: float = 1.0
+    ) -> Tensor:
+        """Return the prior of the labels served, float64, shape (C,).
+
+        Args:
+            class_counts: Training images of each class, shape (C,); a class without
+                any is never served.
+            progress: The share of the epochs that is done, in [0, 1]; the default is
+                the end of training, which the last updates see.
+        """
+        counts = np.asarray(class_counts, dtype=np.float64)
+        prior = np.zeros(len(counts))
+        weights = self.class_weights(counts[counts > 0], progress)
+        prior[counts > 0] = weights / weights.sum()
+        return torch.from_numpy(prior)
+
+    def draw(
+        self, labels: VectorLike, *, seed: int, epoch: int, num_epochs: int = 1
+    ) -> Draws:
+        """Return the epoch's samples, as many as there are labels.
+
+        Args:
+            labels: Class indices, shape (N,).
+            seed: The run's seed.
+            epoch: The epoch, counted from 0.
+            num_epochs: Epochs of the whole training.
+        """
+        y = np.asarray(labels)
+        _, c, n = np.unique(y, return_inverse=True, return_counts=True)
+        weights = self.class_weights(n.astype(np.float64), min(epoch / num_epochs, 1))
+        u = hashed_uniforms([0], seed=seed, epoch=epoch, stream=Stream.QUOTA)
+        quotas = _rounded(weights, len(y), u.item())  # (C,) draws of each class
+        hashes = hashed_integers(
+            np.arange(len(y)), seed=seed, epoch=epoch, stream=Stream.CLASS_ORDER
+        )
+        by_class = np.lexsort((hashes, c))  # class by class, in the epoch's order
+        c = np.repeat(np.arange(len(n)), quotas)  # (N,) the class of each draw
+        k = np.arange(len(y)) - (quotas.cumsum() - quotas)[c]  # its number therein
+        ids, occurrences = by_class[(n.cumsum() - n)[c] + k % n[c]], k // n[c]
+        order = np.argsort(
+            hashed_integers(
+                ids,
+                seed=seed,
+                epoch=epoch,
+                stream=Stream.ORDER,
+                occurrences=occurrences,
+            )
+        )
+        return Draws(ids[order], occurrences[order])
+
+
+def _rounded(weights: NDArray[np.float64], total: int, u: float) -> NDArray[np.int64]:
+    """Share `total` out by weight in whole numbers, each exact in the mean over u.
+
+    Systematic rounding: the shares stand end to end, and each gets the integers of
+    the grid u + 0, u + 1, … that fall on it.
+    """
+    shares = total * weights.cumsum() / weights.sum() + u
+    ends: NDArray[np.int64] = np.floor(shares).astype(np.int64)
+    ends[-1] = total
+    return np.diff(ends, prepend=0)
+
+
+SAMPLERS: Registry[Sampler] = Registry("sampler")
+SAMPLERS.add(
+    "instance",
+    Sampler("Every image once: classes as frequent as they are.", lambda n, _: n),
+)
+SAMPLERS.add(
+    "class_balanced",
+    Sampler("Every class equally often.", lambda n, _: np.ones_like(n)),
+)
+SAMPLERS.add(
+    "square_root",
+    Sampler("Classes by the square root of their count.", lambda n, _: np.sqrt(n)),
+)
+SAMPLERS.add(
+    "progressive",
+    Sampler(
+        "From instance-balanced at the start to class-balanced at the end, linearly.",
+        # [kang2020]: (1 − t/T) p_IB + (t/T) p_CB, both times the number of images
+        lambda n, t: (1 - t) * n + t * n.sum() / len(n),
+    ),
+)
+SAMPLERS.add(
+    "reverse",
+    Sampler("Rare classes most: by n_max / n_c [zhou2020].", lambda n, _: n.max() / n),
+)

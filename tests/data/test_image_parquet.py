@@ -1,0 +1,124 @@
+import json
+import sys
+
+import pytest
+import torch
+
+from tailshift.data import ImageFolder, ImageParquet
+
+pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+@pytest.fixture
+def encoded(tmp_path, write_image):
+    def encoded(i):
+        return write_image(tmp_path / "pictures" / f"{i}.png", seed=i).read_bytes()
+
+    return encoded
+
+
+def _write(path, images, labels, *, names=None, columns=("image", "label")):
+    rows = [{"bytes": image, "path": None} for image in images]
+    struct = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    table = pyarrow.table([pyarrow.array(rows, struct), labels], names=columns)
+    if names:
+        features = {columns[1]: {"names": names, "_type": "ClassLabel"}}
+        info = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": info})
+    path.parent.mkdir(exist_ok=True)
+    parquet.write_table(table, path)
+    return path
+
+
+def test_load__hub_layout_with_class_names(tmp_path, encoded):
+    names = ["cat", "dog"]
+    folder = tmp_path / "data"
+    for part in range(2):
+        images = [encoded(4 * part + i) for i in range(4)]
+        file = folder / f"train-0000{part}-of-00002.parquet"
+        _write(file, images, [0, 0, 0, 1], names=names)
+    _write(folder / "validation-00000-of-00001.parquet", [encoded(8)], [1], names=names)
+    _write(folder / "test-00000-of-00001.parquet", [encoded(9)], [0], names=names)
+    data = ImageParquet(path=str(folder)).load()
+    assert data.class_names == ("cat", "dog")
+    assert data.class_counts.tolist() == [6, 2]
+    assert (len(data.val), len(data.test)) == (1, 1)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_load__the_same_images_as_from_files(tmp_path, encoded):
+    images = [encoded(i) for i in range(6)]
+    file = _write(tmp_path / "all.parquet", images, ["dog", "cat"] * 3)
+    data = ImageParquet(path=str(file), image_size=16).load()
+    assert data.class_names == ("cat", "dog")
+    assert data.class_counts.tolist() == [1, 1]
+    (tmp_path / "pictures").rename(tmp_path / "class")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "class").rename(tmp_path / "root" / "class")
+    files = ImageFolder(path=str(tmp_path / "root"), image_size=16).read(
+        tmp_path / "root"
+    )
+    whole = ImageParquet(path=str(file)).read(file).splits["train"]
+    for num_workers in (0, 2):
+        batches = [
+            next(
+                split.loader(
+                    batch_size=6, training=False, num_workers=num_workers
+                ).epoch(0)
+            )
+            for split in (files.splits["train"], whole)
+        ]
+        assert torch.equal(batches[0].images, batches[1].images)
+
+
+def test_load__other_columns_and_integers(tmp_path, encoded):
+    file = _write(
+        tmp_path / "a.parquet",
+        [encoded(i) for i in range(4)],
+        [10, 2, 10, 2],
+        columns=("img", "fine_label"),
+    )
+    settings = {"image_column": "img", "label_column": "fine_label"}
+    assert ImageParquet(path=str(file), **settings).load().class_names == ("2", "10")
+    with pytest.raises(ValueError, match="columns") as error:
+        ImageParquet(path=str(file)).load()
+    assert str(error.value) == (
+        f"`{file}` must have the columns image and label, but has img, fine_label. "
+        "Name them with data.image_column and data.label_column."
+    )
+
+
+def test_load__faults(tmp_path, encoded):
+    images = [encoded(i) for i in range(3)]
+    file = _write(tmp_path / "a.parquet", images, [0, 1, -1], names=["cat", "dog"])
+    with pytest.raises(ValueError, match="label") as error:
+        ImageParquet(path=str(file)).load()
+    assert str(error.value) == (
+        f"`{file}` split train row 2 must have a label in 0..1, but has -1."
+    )
+    file = _write(tmp_path / "b.parquet", [*images, None], ["cat"] * 4)
+    with pytest.raises(FileNotFoundError) as missing:
+        ImageParquet(path=str(file), val_fraction=0, test_fraction=0.25).load()
+    assert "row 3` is missing, one of 1 missing of the " in str(missing.value)
+    file = _write(tmp_path / "test-0.parquet", images, [0, 1, 1])
+    with pytest.raises(ValueError, match="train") as error:
+        ImageParquet(path=str(file)).load()
+    assert str(error.value) == f"`{file}` must have a train split, but has none."
+    with pytest.raises(FileNotFoundError) as missing:
+        ImageParquet(path=str(tmp_path / "none")).load()
+    assert str(missing.value) == (
+        f"there is no Parquet file `{tmp_path / 'none'}`, nor any in it."
+    )
+
+
+def test_load__without_pyarrow(tmp_path, monkeypatch):
+    for module in [name for name in sys.modules if name.startswith("pyarrow")]:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ModuleNotFoundError) as error:
+        ImageParquet(path=str(tmp_path)).load()
+    assert str(error.value) == (
+        "Parquet tables need the package pyarrow, which is not installed. Install it "
+        "with `pip install tailshift[datasets]`."
+    )

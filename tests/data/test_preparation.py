@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from tailshift.data.preparation import Preparation
+
+
+@pytest.fixture
+def picture():
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    return Image.fromarray(pixels).resize((400, 300))
+
+
+def _tensor(image):
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def test_evaluation__is_resize_256_and_centre_crop_224(picture):
+    reference = transforms.Compose(
+        [transforms.Resize(256), transforms.CenterCrop(224), _tensor]
+    )
+    assert torch.equal(Preparation(224).evaluation()(picture), reference(picture))
+
+
+def test_training__is_a_resized_crop_with_flip_and_jitter(picture):
+    """The classic transforms, seeded alike, give the same pixels."""
+    reference = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(224),
+            transforms.RandomHorizontalFlip(),
+            transforms.ColorJitter(0.4, 0.4, 0.4),
+            _tensor,
+        ]
+    )
+    ours = Preparation(224, jitter=0.4).training()
+    for seed in range(4):
+        torch.manual_seed(seed)
+        expected = reference(picture)
+        torch.manual_seed(seed)
+        assert torch.equal(ours(picture), expected)
+
+
+def test_training__random_crop_is_of_a_square_of_256(picture):
+    reference = transforms.Compose(
+        [transforms.Resize((256, 256)), transforms.RandomCrop(224), _tensor]
+    )
+    ours = Preparation(224, crop="random", flip=False).training()
+    torch.manual_seed(0)
+    expected = reference(picture)
+    torch.manual_seed(0)
+    assert torch.equal(ours(picture), expected)
+
+
+@pytest.mark.parametrize(("image_size", "resized"), [(224, 256), (32, 37), (28, 32)])
+def test_preparation__size_before_cropping(image_size, resized):
+    assert Preparation(image_size).resized == resized
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image_size": 0}, "`image_size` must be >= 1, but is 0."),
+        ({"jitter": 1.5}, "`jitter` must be in [0, 1], but is 1.5."),
+    ],
+)
+def test_preparation__refuses(settings, message):
+    with pytest.raises(ValueError, match="`") as error:
+        Preparation(**settings)
+    assert str(error.value) == message
