@@ -11,6 +11,7 @@ from tailshift.models.digits_net import DigitsNet
 from tailshift.models.heads import HEADS, Head, HeadInfo, LinearHead, build_head
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone
+from tailshift.models.weights import load_backbone_weights
 
 __all__ = [
     "HEADS",
@@ -29,5 +30,6 @@ __all__ = [
     "build_head",
     "build_model",
     "check_model_name",
+    "load_backbone_weights",
     "num_parameters",
 ]

@@ -6,6 +6,7 @@ from tailshift.models.backbone import MODELS, Backbone
 from tailshift.models.heads import Head, build_head
 from tailshift.models.timm_backbone import (
     PREFIX,
+    Pretrained,
     TimmBackbone,
     check_timm_name,
     is_timm_model,
@@ -49,7 +50,7 @@ def build_model(
     in_channels: int = 3,
     image_size: int | None = None,
     head: str = "linear",
-    pretrained: bool = False,
+    pretrained: Pretrained = False,
 ) -> Classifier:
     """Return a classifier of the named backbone and head.
 
@@ -59,7 +60,8 @@ def build_model(
         in_channels: Channels of the images.
         image_size: Height and width of the images, for timm models of fixed size.
         head: One of ``HEADS``.
-        pretrained: Start a timm backbone from its published weights.
+        pretrained: Start a timm backbone from its published weights;
+            ``"if_available"`` goes on without them where they cannot be had.
     """
     backbone = build_backbone(
         name, in_channels=in_channels, image_size=image_size, pretrained=pretrained
@@ -75,7 +77,7 @@ def build_backbone(
     *,
     in_channels: int = 3,
     image_size: int | None = None,
-    pretrained: bool = False,
+    pretrained: Pretrained = False,
 ) -> Backbone:
     """Return the named backbone; the arguments are those of :func:`build_model`.
 

@@ -1,6 +1,7 @@
 """Any model of timm as a backbone, by name: ``timm:resnet50``."""
 
-from typing import Any
+import warnings
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -9,6 +10,9 @@ from tailshift.models.backbone import Backbone
 from tailshift.registry import did_you_mean
 
 PREFIX = "timm:"
+
+Pretrained: TypeAlias = bool | Literal["if_available"]
+"""Whether to start from published weights, and whether to go on without them."""
 
 
 class TimmBackbone(Backbone):
@@ -20,7 +24,8 @@ class TimmBackbone(Backbone):
         in_channels: Channels of the images.
         image_size: Height and width of the images. Needed only by models of fixed
             size (vision transformers), which are otherwise built for their own.
-        pretrained: Start from timm's weights, which are downloaded once.
+        pretrained: Start from timm's weights, which are downloaded once;
+            ``"if_available"`` warns where they cannot be had, and goes on without.
 
     Example:
         >>> TimmBackbone("test_resnet").feature_dim
@@ -33,7 +38,7 @@ class TimmBackbone(Backbone):
         *,
         in_channels: int = 3,
         image_size: int | None = None,
-        pretrained: bool = False,
+        pretrained: Pretrained = False,
     ) -> None:
         super().__init__()
         check_timm_name(name)
@@ -43,9 +48,8 @@ class TimmBackbone(Backbone):
         settings: dict[str, Any] = {}
         if image_size is not None and config.fixed_input_size:
             settings["img_size"] = image_size
-        self.model = timm.create_model(
-            name, pretrained=pretrained, in_chans=in_channels, num_classes=0, **settings
-        )
+        settings |= {"in_chans": in_channels, "num_classes": 0}
+        self.model = _create_model(name, pretrained, settings)
         probe = torch.zeros(1, in_channels, *_probe_size(config, image_size))
         self.feature_dim = _feature_dim(self.model, name, probe)
 
@@ -53,6 +57,28 @@ class TimmBackbone(Backbone):
         """Return the features, shape (N, feature_dim), of `images`, (N, c, H, W)."""
         features: Tensor = self.model(images)
         return features
+
+
+def _create_model(
+    name: str, pretrained: Pretrained, settings: dict[str, Any]
+) -> torch.nn.Module:
+    import timm
+
+    if pretrained:
+        try:
+            return timm.create_model(name, pretrained=True, **settings)
+        except (OSError, RuntimeError) as error:
+            reason = (
+                f"the published weights of timm model {name!r} cannot be had "
+                f"({str(error).splitlines()[0]})"
+            )
+        if pretrained != "if_available":
+            raise OSError(
+                f"{reason}. Name a file with model.weights, or train from scratch "
+                "with model.pretrained=false."
+            )
+        warnings.warn(f"{reason}; training from scratch.", stacklevel=2)
+    return timm.create_model(name, pretrained=False, **settings)
 
 
 def is_timm_model(name: str) -> bool:
