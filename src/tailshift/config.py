@@ -1,11 +1,9 @@
-"""Recipes: TOML in, one checked `RunConfig` out, with every fault listed at once."""
+"""What decides the outcome of a run, checked, with every fault listed at once."""
 
 import dataclasses
-import tomllib
+import json
 from collections.abc import Mapping, Sequence
-from importlib import resources
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -17,11 +15,15 @@ from pydantic import (
     PositiveInt,
     TypeAdapter,
     ValidationError,
+    field_validator,
+    model_validator,
 )
+from torch import Tensor
 
-from tailshift.data import DATASETS, Dataset
+from tailshift.data import DATASETS, SAMPLERS, Dataset
 from tailshift.methods import METHODS, Method
-from tailshift.registry import did_you_mean
+from tailshift.models import check_model_name
+from tailshift.registry import Registry, did_you_mean
 
 Settings = TypeVar("Settings")
 
@@ -35,8 +37,20 @@ class ModelConfig(_Section):
 
     name: str
     """A name of `tailshift list models`, or ``timm:NAME``."""
-    pretrained: bool = False
-    """Start from timm's published weights."""
+    pretrained: bool | Literal["if_available"] = False
+    """Start from timm's published weights; ``"if_available"`` goes without them where
+    they cannot be fetched."""
+    weights: str = ""
+    """Start the backbone from this safetensors file, without a network."""
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        try:
+            check_model_name(name)
+        except ValueError as error:
+            raise ValueError(f"`model.name`: {error}") from None
+        return name
 
 
 class OptimConfig(_Section):
@@ -44,6 +58,8 @@ class OptimConfig(_Section):
 
     lr: PositiveFloat
     """Highest learning rate."""
+    backbone_lr: PositiveFloat | None = None
+    """Highest learning rate of the backbone, where it differs from the classifier's."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     """Nesterov's form of momentum."""
@@ -58,6 +74,15 @@ class OptimConfig(_Section):
     decay: float = Field(default=0.1, gt=0, le=1)
     """Factor at each milestone."""
 
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError(
+                "`optim.nesterov` needs `optim.momentum` > 0, but it is 0. "
+                "Leave `optim.nesterov` out, or set a momentum such as 0.9."
+            )
+        return self
+
 
 class TrainConfig(_Section):
     """Length, batches and machine."""
@@ -67,6 +92,10 @@ class TrainConfig(_Section):
     """Samples a step, over all processes."""
     drop_last: bool = False
     """Leave out an epoch's last batch where it is not full."""
+    sampler: str = "instance"
+    """How often each class is served: see `tailshift.data.samplers`."""
+    num_workers: NonNegativeInt | None = None
+    """Processes that decode images read from files; by default one for each core."""
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
     channels_last: bool = True
     """Keep a pixel's channels side by side in memory: convolutions are faster."""
@@ -79,6 +108,15 @@ class TrainConfig(_Section):
     """Epochs between checkpoints."""
     tensorboard: bool = False
     """Write TensorBoard events beside the metrics file."""
+
+    @field_validator("sampler")
+    @classmethod
+    def _is_known(cls, sampler: str) -> str:
+        try:
+            SAMPLERS.get(sampler)
+        except ValueError as error:
+            raise ValueError(f"`train.sampler`: {error}") from None
+        return sampler
 
 
 class EvalConfig(_Section):
@@ -114,6 +152,21 @@ class RunConfig(BaseModel):
         """The method's registered name."""
         return _registered_name(METHODS, self.method)
 
+    def served_counts(self, class_counts: Tensor) -> Tensor:
+        """Return how often an epoch serves each class: what the loss goes by.
+
+        Args:
+            class_counts: Training images of each class, shape (C,).
+        """
+        if self.train.sampler == "instance":
+            return class_counts
+        sampler = SAMPLERS.get(self.train.sampler)
+        return sampler.class_distribution(class_counts) * class_counts.sum()
+
+    def trained_prior(self, class_counts: Tensor) -> Tensor:
+        """Return the prior that the trained logits carry, float64, shape (C,)."""
+        return self.method.trained_prior(self.served_counts(class_counts))
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "RunConfig":
         """Check a nested mapping, as a recipe or `to_mapping` gives it.
@@ -125,19 +178,17 @@ class RunConfig(BaseModel):
         known = list(cls.model_fields)
         faults.extend(_unknown_key(key, known) for key in mapping if key not in known)
         sections: dict[str, Any] = {
-            "recipe": mapping.get("recipe", "unnamed"),
+            "recipe": str(mapping.get("recipe", "unnamed")),
             "data": _named_section("data", DATASETS, mapping, faults),
             "method": _named_section("method", METHODS, mapping, faults),
             "seed": mapping.get("seed", 0),
         }
         for name in ("model", "optim", "train", "eval"):
-            kind = cls.model_fields[name].annotation
-            assert kind is not None
+            kind: Any = cls.model_fields[name].annotation
             sections[name] = _section(name, kind, mapping.get(name, {}), faults)
-        if not isinstance(sections["seed"], int) or not 0 <= sections["seed"] < 2**32:
-            faults.append(
-                f"`seed` must be an integer in 0..2**32-1, but is {sections['seed']!r}."
-            )
+        seed = sections["seed"]
+        if type(seed) is not int or not 0 <= seed < 2**32:
+            faults.append(f"`seed` must be an integer in 0..2**32-1, but is {seed!r}.")
         if faults:
             raise ConfigError(faults)
         return cls(**sections)
@@ -164,7 +215,7 @@ class ConfigError(ValueError):
         super().__init__("\n".join(faults))
 
 
-def _registered_name(registry: Any, entry: object) -> str:
+def _registered_name(registry: Registry[Any], entry: object) -> str:
     return next(name for name in registry if registry.get(name) is type(entry))
 
 
@@ -176,7 +227,7 @@ def _unknown_key(key: str, known: Sequence[str]) -> str:
 
 
 def _named_section(
-    section: str, registry: Any, mapping: Mapping[str, Any], faults: list[str]
+    section: str, registry: Registry[Any], mapping: Mapping[str, Any], faults: list[str]
 ) -> Any:
     """Return the registered settings class that ``name`` asks for, filled in."""
     values = mapping.get(section, {})
@@ -204,9 +255,11 @@ def _section(
         known = list(getattr(kind, "model_fields", ()))
     unknown = [key for key in values if key not in known]
     faults.extend(_unknown_key(f"{section}.{key}", known) for key in unknown)
+    settings = {key: value for key, value in values.items() if key in known}
     try:
-        return TypeAdapter(kind).validate_python(
-            {key: value for key, value in values.items() if key in known}
+        # Strict as JSON is: "5" and true are no numbers, but a list may be a tuple.
+        return TypeAdapter(kind).validate_json(
+            json.dumps(settings, default=str), strict=True
         )
     except ValidationError as error:
         faults.extend(_sentence(section, fault) for fault in error.errors())
@@ -221,96 +274,3 @@ def _sentence(section: str, fault: Any) -> str:
         return str(fault["ctx"]["error"])
     rule = fault["msg"].replace("Input should be", "must be", 1)
     return f"`{path}` {rule}, but is {fault['input']!r}."
-
-
-def recipe_names() -> list[str]:
-    """Return the names of all recipes that come with the package."""
-    folder = resources.files("tailshift") / "recipes"
-    names = (Path(entry.name) for entry in folder.iterdir())
-    return sorted(
-        name.stem
-        for name in names
-        if name.suffix == ".toml" and not name.stem.startswith("_")
-    )
-
-
-def recipe_sentence(recipe: str) -> str:
-    """Return what a recipe is, in one sentence."""
-    return str(_read_recipe(recipe).get("sentence", ""))
-
-
-def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Return the checked configuration of a recipe.
-
-    Args:
-        recipe: A name of `recipe_names`, or the path of a TOML file.
-        overrides: Settings to change, each like ``"method.alpha=0.05"``.
-
-    Example:
-        >>> config = load_recipe("digits_lt", ["method.name=lade", "method.alpha=0.5"])
-        >>> config.method
-        LADE(alpha=0.5, lam=0.01, mode='paper', class_weights='source')
-    """
-    settings = _read_recipe(str(recipe))
-    settings.pop("sentence", None)
-    for override in overrides:
-        settings = _merge(settings, parse_override(override))
-    return RunConfig.from_mapping(settings)
-
-
-def _read_recipe(recipe: str) -> dict[str, Any]:
-    """Return a recipe's settings laid over those of the recipe it extends."""
-    if recipe.endswith(".toml"):
-        path: Any = Path(recipe)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no recipe file {recipe}.")
-    else:
-        path = resources.files("tailshift") / "recipes" / f"{recipe}.toml"
-        if not path.is_file():
-            known = recipe_names()
-            hint = did_you_mean(recipe, known) or ";"
-            raise ValueError(
-                f"unknown recipe {recipe!r}{hint} `tailshift list recipes` shows all."
-            )
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}.") from None
-    base = settings.pop("extends", None)
-    settings["recipe"] = Path(recipe).stem
-    return _merge(_read_recipe(base), settings) if base else settings
-
-
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay ``over`` on ``base``; a section that changes its name starts afresh."""
-    merged = dict(base)
-    for key, value in over.items():
-        below = base.get(key)
-        if not isinstance(value, Mapping) or not isinstance(below, Mapping):
-            merged[key] = value
-        elif "name" in value and value["name"] != below.get("name"):
-            merged[key] = dict(value)
-        else:
-            merged[key] = _merge(below, value)
-    return merged
-
-
-def parse_override(override: str) -> dict[str, Any]:
-    """Return ``"a.b=v"`` as a nested mapping; the value is read as TOML.
-
-    Example:
-        >>> parse_override("optim.milestones=[10, 20]")
-        {'optim': {'milestones': [10, 20]}}
-        >>> parse_override("method.name=lade")
-        {'method': {'name': 'lade'}}
-    """
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ValueError(f"`--set` takes KEY=VALUE, but got {override!r}.")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
-    for part in reversed(key.strip().split(".")):
-        value = {part: value}
-    return dict(value)

@@ -1,7 +1,7 @@
 """Writing files so that a reader sees the old one or the new one, never a part."""
 
 import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,27 +28,25 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     if path.exists() and not overwrite:
         raise FileExistsError(f"{path} exists. Name another file, or overwrite it.")
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
+        temporary.touch(exist_ok=False)
+        mode = temporary.stat().st_mode  # a writer that makes the file anew may differ
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        _sync(temporary)
+        temporary.chmod(mode)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
         temporary.replace(path)
-        _sync(path.parent)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where folders can be opened."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -1,0 +1,340 @@
+"""Recipes: what is read, what is refused, and in which words."""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailshift.config import ConfigError, OptimConfig, RunConfig
+from tailshift.data import CIFAR100LT, DATASETS, DigitsLT
+from tailshift.methods import LADE, METHODS, Softmax
+from tailshift.models import MODELS
+from tailshift.recipes import (
+    load_recipe,
+    parse_override,
+    recipe_names,
+    recipe_sentence,
+)
+
+TinyConfig = Callable[..., RunConfig]
+
+
+def _faults(*overrides: str) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        load_recipe("digits_lt", overrides)
+    assert str(error.value) == "\n".join(error.value.faults)
+    return list(error.value.faults)
+
+
+def _write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_recipe__is_valid_and_described(recipe: str) -> None:
+    config = load_recipe(recipe)
+    assert config.recipe == recipe
+    assert recipe_sentence(recipe).endswith(".")
+    assert "sentence" not in config.to_mapping()
+
+
+def test_recipe__opens_with_the_command_that_runs_it() -> None:
+    import tailshift.recipes  # a folder without code: a namespace package
+
+    [folder] = tailshift.recipes.__path__
+    for recipe in recipe_names():
+        first = (Path(folder) / f"{recipe}.toml").read_text(encoding="utf-8")
+        assert first.startswith("# tailshift train "), recipe
+
+
+def test_load_recipe__paper_schedule() -> None:
+    """The settings of the CIFAR-100-LT rows, through two levels of ``extends``."""
+    config = load_recipe("cifar100_lt_ir100_lade")
+    assert config.data == CIFAR100LT(imbalance_ratio=100)
+    assert config.method == LADE(alpha=0.1, lam=0.01)
+    assert config.model.name == "resnet32_two_branch"
+    assert config.optim.model_dump() == {
+        "backbone_lr": None,
+        "lr": 0.2,
+        "momentum": 0.9,
+        "nesterov": False,
+        "weight_decay": 5e-4,
+        "schedule": "multi_step",
+        "warmup_epochs": 5,
+        "milestones": (120, 160),
+        "decay": 0.01,
+    }
+    assert (config.train.epochs, config.train.batch_size) == (200, 256)
+    assert config.train.drop_last
+
+
+def test_load_recipe__every_row_differs_in_what_its_name_says() -> None:
+    by_ratio = {10: 0.01, 50: 0.01, 100: 0.1}
+    for ratio, alpha in by_ratio.items():
+        config = load_recipe(f"cifar100_lt_ir{ratio}_lade")
+        assert config.data == CIFAR100LT(imbalance_ratio=ratio)
+        assert config.method == LADE(alpha=alpha, lam=0.01)
+
+
+def test_load_recipe__another_name_begins_its_section_afresh() -> None:
+    """The α of the recipe's LADE would be no setting of Softmax."""
+    config = load_recipe("cifar100_lt_ir100_lade", ["method.name=softmax"])
+    assert config.method == Softmax()
+
+
+def test_load_recipe__order_of_overrides_does_not_lose_settings() -> None:
+    config = load_recipe("digits_lt", ["method.alpha=0.5", "method.name=lade"])
+    assert config.method == LADE(alpha=0.5)
+
+
+def test_load_recipe__the_last_of_two_overrides_holds() -> None:
+    assert load_recipe("digits_lt", ["seed=1", "seed=2"]).seed == 2
+
+
+def test_load_recipe__own_file_extends_another(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    _write(
+        tmp_path / "base.toml",
+        'extends = "digits_lt"\n[train]\nepochs = 7\n[optim]\nlr = 0.5\n',
+    )
+    recipe = _write(
+        tmp_path / "mine" / "größe 1.toml",
+        'extends = "../base.toml"\n[optim]\nlr = 0.25\n',
+    )
+    config = load_recipe(recipe)
+    assert config.recipe == "größe 1"
+    assert (config.train.epochs, config.optim.lr) == (7, 0.25)
+    assert config.data == DigitsLT(imbalance_ratio=50)
+
+
+def test_run_config__goes_through_json(tiny_config: TinyConfig) -> None:
+    for config in (tiny_config(), load_recipe("cifar100_lt_ir50_lade")):
+        text = json.dumps(config.to_mapping())
+        assert RunConfig.from_mapping(json.loads(text)) == config
+
+
+def test_run_config__names_its_parts(tiny_config: TinyConfig) -> None:
+    config = tiny_config("method.name=lade")
+    assert (config.data_name, config.method_name) == ("digits_lt", "lade")
+    assert config.to_mapping()["method"]["name"] == "lade"
+
+
+def test_run_config__cannot_change(tiny_config: TinyConfig) -> None:
+    config = tiny_config()
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 3
+    with pytest.raises(ValueError, match="frozen"):
+        config.train.epochs = 3
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.data.imbalance_ratio = 3  # type: ignore[attr-defined] # that is the test
+
+
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("a.b=1", 1),
+        ("a.b=0.05", 0.05),
+        ("a.b=true", True),
+        ("a.b=[1, 2]", [1, 2]),
+        ("a.b=lade", "lade"),
+        ('a.b="lade"', "lade"),
+        ("a.b=timm:resnet50", "timm:resnet50"),
+        (" a . b = x=y ", "x=y"),
+        ("a.b=", ""),
+    ],
+)
+def test_parse_override__reads_toml_or_a_bare_word(override: str, value: Any) -> None:
+    assert parse_override(override) == {"a": {"b": value}}
+
+
+@pytest.mark.parametrize("override", ["", "alpha", "=3", ".a=3", "a.=3", "a..b=3"])
+def test_parse_override__malformed(override: str) -> None:
+    with pytest.raises(ValueError, match="KEY=VALUE") as error:
+        parse_override(override)
+    assert str(error.value) == f"`--set` takes KEY=VALUE, but got {override!r}."
+
+
+def test_load_recipe__unknown() -> None:
+    with pytest.raises(ValueError, match="unknown") as error:
+        load_recipe("digit_lt")
+    assert str(error.value) == (
+        "unknown recipe 'digit_lt'; did you mean 'digits_lt'? "
+        "`tailshift list recipes` shows all."
+    )
+    with pytest.raises(ValueError, match="unknown") as error:
+        load_recipe("zzz")
+    assert str(error.value) == (
+        "unknown recipe 'zzz'; `tailshift list recipes` shows all."
+    )
+
+
+def test_load_recipe__no_such_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    with pytest.raises(FileNotFoundError) as error:
+        load_recipe(path)
+    assert str(error.value) == f"there is no recipe file {path}."
+
+
+def test_load_recipe__not_toml(tmp_path: Path) -> None:
+    path = _write(tmp_path / "mine.toml", "lr = \n")
+    with pytest.raises(ValueError, match="TOML") as error:
+        load_recipe(path)
+    assert str(error.value) == (
+        f"{path} is not valid TOML: Invalid value (at line 1, column 6)."
+    )
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match="TOML"):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize("base", ["a.toml", "b.toml"])
+def test_load_recipe__extends_itself(tmp_path: Path, base: str) -> None:
+    a = _write(tmp_path / "a.toml", f'extends = "{base}"')
+    b = _write(tmp_path / "b.toml", 'extends = "a.toml"')
+    chain = f"{a}" if base == "a.toml" else f"{a} → {b}"
+    with pytest.raises(ValueError, match="extends itself") as error:
+        load_recipe(a)
+    assert str(error.value) == f"recipe '{a}' extends itself: {chain}."
+
+
+def test_load_recipe__extends_nothing_known(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="unknown") as error:
+        load_recipe(_write(tmp_path / "a.toml", "extends = 3"))
+    assert str(error.value) == "unknown recipe '3'; `tailshift list recipes` shows all."
+
+
+def test_load_recipe__all_faults_at_once(tmp_path: Path) -> None:
+    recipe = _write(
+        tmp_path / "mine.toml",
+        """
+        sead = 3
+        [data]
+        name = "digits_lt"
+        imbalance_ratio = 0.01
+        imbalance = 4
+        [model]
+        name = "digits_nett"
+        [method]
+        name = "lade"
+        lambda = 0.1
+        alpha = -1
+        [optim]
+        lr = -0.1
+        momentun = 0.5
+        [train]
+        epochs = 0
+        """,
+    )
+    with pytest.raises(ConfigError) as error:
+        load_recipe(recipe)
+    lade = ", ".join(sorted(field.name for field in dataclasses.fields(LADE)))
+    assert str(error.value).splitlines() == [
+        "`sead` is not a setting; did you mean 'seed'? Known: data, eval, method, "
+        "model, optim, recipe, seed, train",
+        "`data.imbalance` is not a setting of `data`; did you mean 'imbalance_ratio'? "
+        "Known: imbalance_ratio, profile",
+        "`imbalance_ratio` must be >= 1 (largest / smallest count), but is 0.01. "
+        "Did you mean 100?",
+        "`method.lambda` is not a setting of `method`; did you mean 'lam'? Known: "
+        f"{lade}",
+        "`method.alpha` must be greater than or equal to 0, but is -1.",
+        "`model.name`: unknown model 'digits_nett'; did you mean 'digits_net'? Known: "
+        f"{', '.join(MODELS)}",
+        "`optim.momentun` is not a setting of `optim`; did you mean 'momentum'? Known: "
+        f"{', '.join(sorted(OptimConfig.model_fields))}",
+        "`optim.lr` must be greater than 0, but is -0.1.",
+        "`train.epochs` must be greater than 0, but is 0.",
+        "`train.batch_size` is missing.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "fault"),
+    [
+        (
+            "method.name=lad",
+            "`method.name`: unknown method 'lad'; did you mean 'lade'? Known: "
+            f"{', '.join(METHODS)}",
+        ),
+        (
+            "data.name=digits",
+            "`data.name`: unknown data set 'digits'; did you mean 'digits_lt'? Known: "
+            f"{', '.join(DATASETS)}",
+        ),
+        (
+            "model.name=resnet50",
+            "`model.name`: unknown model 'resnet50'; did you mean 'timm:resnet50'?",
+        ),
+        (
+            "model.name=timm:resnet5",
+            "`model.name`: unknown timm model 'resnet5'; did you mean 'resnet50'?",
+        ),
+        ("optim.lr=-1", "`optim.lr` must be greater than 0, but is -1."),
+        ("optim.lr=fast", "`optim.lr` must be a valid number, but is 'fast'."),
+        ("optim.lr=inf", "`optim.lr` must be a finite number, but is inf."),
+        ("optim.momentum=1", "`optim.momentum` must be less than 1, but is 1."),
+        (
+            "optim.momentum=0",
+            "`optim.nesterov` needs `optim.momentum` > 0, but it is 0. Leave "
+            "`optim.nesterov` out, or set a momentum such as 0.9.",
+        ),
+        (
+            "optim.schedule=linear",
+            "`optim.schedule` must be 'constant', 'multi_step', 'cosine' or "
+            "'one_cycle', but is 'linear'.",
+        ),
+        ("optim.milestones=5", "`optim.milestones` must be a valid array, but is 5."),
+        (
+            "optim.milestones=[1, 0]",
+            "`optim.milestones.1` must be greater than 0, but is 0.",
+        ),
+        ('train.epochs="5"', "`train.epochs` must be a valid integer, but is '5'."),
+        ("train.epochs=true", "`train.epochs` must be a valid integer, but is True."),
+        ("train.epochs=2.5", "`train.epochs` must be a valid integer, but is 2.5."),
+        (
+            "train.epochs.x=3",
+            "`train.epochs` must be a valid integer, but is {'x': 3}.",
+        ),
+        (
+            "train.epochs=2024-01-01",
+            "`train.epochs` must be a valid integer, but is '2024-01-01'.",
+        ),
+        (
+            "train.drop_last=yes",
+            "`train.drop_last` must be a valid boolean, but is 'yes'.",
+        ),
+        ("train=5", "`train` must be a table of settings, but is 5."),
+        ("data=5", f"`data.name` is missing. Known: {', '.join(DATASETS)}"),
+        ("seed=-1", "`seed` must be an integer in 0..2**32-1, but is -1."),
+        ("seed=true", "`seed` must be an integer in 0..2**32-1, but is True."),
+        ("seed=1.5", "`seed` must be an integer in 0..2**32-1, but is 1.5."),
+        (
+            "data.imbalance_ratio=0.01",
+            "`imbalance_ratio` must be >= 1 (largest / smallest count), but is 0.01. "
+            "Did you mean 100?",
+        ),
+        (
+            "data.profile=stepp",
+            "`data.profile` must be 'exponential' or 'step', but is 'stepp'.",
+        ),
+    ],
+)
+def test_load_recipe__fault(override: str, fault: str) -> None:
+    assert _faults(override) == [fault]
+
+
+def test_from_mapping__nothing_given() -> None:
+    with pytest.raises(ConfigError) as error:
+        RunConfig.from_mapping({})
+    assert str(error.value).splitlines() == [
+        f"`data.name` is missing. Known: {', '.join(DATASETS)}",
+        f"`method.name` is missing. Known: {', '.join(METHODS)}",
+        "`model.name` is missing.",
+        "`optim.lr` is missing.",
+        "`train.epochs` is missing.",
+        "`train.batch_size` is missing.",
+    ]
