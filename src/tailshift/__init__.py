@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from tailshift import data, losses, methods, metrics, models, priors
 from tailshift.compensation import PostCompensated, post_compensate
-from tailshift.config import RunConfig, load_recipe
+from tailshift.config import RunConfig
 from tailshift.evaluation import evaluate
 from tailshift.losses import (
     BalancedSoftmaxLoss,
@@ -16,6 +16,7 @@ from tailshift.losses import (
     lader,
 )
 from tailshift.predictions import Predictions
+from tailshift.recipes import load_recipe
 from tailshift.training import Run, load, train
 
 __version__ = version("tailshift")

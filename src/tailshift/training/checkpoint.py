@@ -1,6 +1,7 @@
 """Checkpoints: one safetensors file with all that the rest of a run depends on."""
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -59,13 +60,11 @@ def save_checkpoint(
         for slot, value in slots.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{index}.{slot}"] = value
-    notes = {"position": asdict(position), "scaler": dict(scaler or {})}
+    tensors = {key: value.contiguous().clone() for key, value in tensors.items()}
+    notes = json.dumps({"position": asdict(position), "scaler": dict(scaler or {})})
+    metadata = {"tailshift": notes, "checksum": _checksum(tensors, notes)}
     with atomic_write(path) as temporary:
-        save_file(
-            {key: value.contiguous().clone() for key, value in tensors.items()},
-            temporary,
-            metadata={"tailshift": json.dumps(notes)},
-        )
+        save_file(tensors, temporary, metadata=metadata)
 
 
 def load_checkpoint(
@@ -73,8 +72,11 @@ def load_checkpoint(
 ) -> tuple[Position, dict[str, Any]]:
     """Restore what `save_checkpoint` wrote; returns the position and scaler state."""
     tensors, notes = _read(path)
-    for name, module in modules.items():
-        module.load_state_dict(_under(f"{name}.", tensors))
+    try:
+        for name, module in modules.items():
+            module.load_state_dict(_under(f"{name}.", tensors))
+    except RuntimeError:
+        raise _damaged(path, "it is of another network than the recipe names") from None
     slots: dict[int, dict[str, Tensor]] = {}
     for key, value in _under("optimizer.", tensors).items():
         index, _, slot = key.partition(".")
@@ -85,6 +87,18 @@ def load_checkpoint(
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])
     return Position(**notes["position"]), notes["scaler"]
+
+
+def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
+    """Return what tells a changed byte, which safetensors itself does not notice."""
+    checksum = zlib.crc32(notes.encode())
+    for key in sorted(tensors):
+        value = tensors[key].cpu()
+        header = f"{key} {value.dtype} {tuple(value.shape)}"
+        checksum = zlib.crc32(header.encode(), checksum)
+        content = value.reshape(-1).view(torch.uint8)
+        checksum = zlib.crc32(content.numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -99,9 +113,17 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 (not a dict)
-            return tensors, json.loads(file.metadata()["tailshift"])
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path} is not a whole checkpoint ({error}). "
-            "Start the run again with --force."
-        ) from None
+            metadata = file.metadata() or {}
+    except (SafetensorError, ValueError) as error:
+        raise _damaged(path, str(error)) from None
+    notes = metadata.get("tailshift", "")
+    if metadata.get("checksum") != _checksum(tensors, notes):
+        raise _damaged(path, "its checksum does not fit its content")
+    return tensors, json.loads(notes)
+
+
+def _damaged(path: Path, reason: str) -> ValueError:
+    return ValueError(
+        f"{path} is not a whole checkpoint ({reason}). "
+        "Start the run again with --force."
+    )

@@ -48,20 +48,17 @@ def _processor() -> str:
 
 def source_commit() -> str | None:
     """Return the commit of this package's checkout, with ``+`` if it was changed."""
-    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        commit = subprocess.run(
-            [*git, "rev-parse", "--short=12", "HEAD"],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-        changes = subprocess.run(
-            [*git, "status", "--porcelain", "--untracked-files=no", "."],
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        # Fails where the package is installed inside somebody else's checkout.
+        _git("ls-files", "--error-unmatch", Path(__file__).name)
+        commit = _git("rev-parse", "--short=12", "HEAD")
+        changes = _git("status", "--porcelain", "--untracked-files=no", "..")
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{commit}+" if changes else commit
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return done.stdout.strip()

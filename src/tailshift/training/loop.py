@@ -3,10 +3,9 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -15,6 +14,9 @@ from tailshift.training.checkpoint import Position
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.schedules import Schedule
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric  # seconds to import, and only named here
 
 Metrics = dict[str, Any]
 
@@ -33,7 +35,7 @@ class Loader(Protocol):
 class Trainer:
     """What is trained, on what, and how far it has come."""
 
-    fabric: Fabric
+    fabric: "Fabric"
     model: nn.Module
     loss: nn.Module
     optimizer: Optimizer
@@ -63,7 +65,7 @@ class Trainer:
 
         Args:
             on_epoch: Called with the metrics of each epoch when it is done.
-            stop: Checked after each step.
+            stop: Checked after each step; an epoch whose last step is done is recorded.
             progress: Told of each step.
         """
         position, device = self.position, self.fabric.device
@@ -88,12 +90,14 @@ class Trainer:
                     seconds=seconds,
                 )
                 progress.step(loss.item(), seconds, len(labels))
-                if stop.is_set:
+                if stop.is_set and position.batch < len(self.loader):
                     return False
             metrics = epoch_metrics(position, lr)
             position.epoch, position.batch, position.sums = position.epoch + 1, 0, {}
             on_epoch(metrics)
-        return True
+            if stop.is_set:
+                break
+        return position.epoch == self.epochs
 
     def set_learning_rate(self) -> float:
         """Give each group its learning rate for this step; return the highest."""
@@ -109,8 +113,8 @@ class Trainer:
         ids = ", ".join(str(sample) for sample in batch.sample_ids[:8].tolist())
         raise FloatingPointError(
             f"the loss is {loss.item()} at step {self.step} (epoch "
-            f"{self.position.epoch + 1}, samples {ids} …). Lower optim.lr, or resume "
-            "from the last checkpoint with another setting."
+            f"{self.position.epoch + 1}, samples {ids} …). Train again with a lower "
+            "optim.lr."
         )
 
 

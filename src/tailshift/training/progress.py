@@ -39,7 +39,7 @@ def training_progress(
     """Show a bar while the block runs, if standard error is a terminal."""
     console = console or Console(stderr=True)
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[loss]}"),

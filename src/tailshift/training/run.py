@@ -1,6 +1,7 @@
 """A run directory: the one thing that passes from training to all that follows."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ CHECKPOINT, METRICS, ENVIRONMENT = (
     "metrics.jsonl",
     "environment.json",
 )
+PREDICTIONS, TENSORBOARD = "predictions", "tensorboard"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -45,7 +47,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error}).") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object.")
+        raise ValueError(f"{path} must hold a JSON object, but does not.")
     return content
 
 
@@ -66,7 +68,7 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether training came to its last epoch."""
-        return self.facts["state"] == "finished"
+        return bool(self.facts["state"] == "finished")
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -81,8 +83,7 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One record an epoch, as they were written."""
-        lines = (self.directory / METRICS).read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        return [json.loads(line) for line in read_metrics_lines(self.directory)]
 
     @cached_property
     def model(self) -> Classifier:
@@ -92,6 +93,7 @@ class Run:
             self.config.model.name,
             num_classes=len(facts["class_names"]),
             in_channels=facts["in_channels"],
+            image_size=facts["image_size"],
             head=self.config.method.head,
         )
         load_weights(self.directory / WEIGHTS, model)
@@ -109,7 +111,7 @@ class Run:
             raise FileNotFoundError(
                 f"{self.directory} has no logits of split {split!r}, only of: "
                 f"{', '.join(saved) or 'none'}. Finish it with "
-                f"`tailshift train --resume --output {self.directory}`."
+                f"`{resume_command(self.directory)}`."
             )
         return Predictions.load(path)
 
@@ -120,19 +122,34 @@ class Run:
             prior: :math:`p_t`, shape (C,).
         """
         counts = torch.tensor(self.facts["source_counts"])
-        trained = self.config.method.trained_prior(counts)
+        trained = self.config.trained_prior(counts)
         module = PostCompensated(self.model, trained_prior=trained, target_prior=prior)
         return module.eval()
 
 
+def resume_command(directory: Path) -> str:
+    """Return the command that goes on with a run."""
+    return f"tailshift train --resume --output {shlex.quote(str(directory))}"
+
+
+def read_metrics_lines(directory: Path) -> list[str]:
+    """Return the whole lines of the metrics file; one that was cut off is left out."""
+    path = directory / METRICS
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [line for line in lines if line.endswith("\n")]
+
+
 def predictions_path(directory: Path, split: str) -> Path:
     """Return where a run keeps the logits of a split."""
-    return directory / "predictions" / f"{split}.safetensors"
+    return directory / PREDICTIONS / f"{split}.safetensors"
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
     """Write a module's weights as safetensors."""
-    weights = {key: value.contiguous() for key, value in model.state_dict().items()}
+    state = model.state_dict()  # cloned: weights that a network shares are saved twice
+    weights = {key: value.contiguous().clone() for key, value in state.items()}
     with atomic_write(path) as temporary:
         save_file(weights, temporary)
 
@@ -142,7 +159,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.parent} has no weights yet. Finish it with "
-            f"`tailshift train --resume --output {path.parent}`."
+            f"`{resume_command(path.parent)}`."
         )
     try:
         weights = load_file(path)
@@ -167,10 +184,19 @@ def load(run_dir: str | Path) -> Run:
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no run directory {directory}.")
     config = read_config(directory)
+    if not (directory / FACTS).is_file():
+        raise FileNotFoundError(
+            f"{directory} was cut off before training began: it has no {FACTS}. "
+            f"Go on with `{resume_command(directory)}`."
+        )
     facts = _read_json(directory / FACTS)
-    missing = {"state", "class_names", "source_counts", "in_channels"} - facts.keys()
+    needed = {"state", "class_names", "source_counts", "in_channels", "image_size"}
+    missing = needed - facts.keys()
     if missing:
-        raise ValueError(f"{directory / FACTS} lacks {', '.join(sorted(missing))}.")
+        raise ValueError(
+            f"{directory / FACTS} is damaged: it lacks {', '.join(sorted(missing))}. "
+            "Train the run again with --force."
+        )
     return Run(directory, config, facts)
 
 
@@ -179,4 +205,5 @@ def read_config(directory: Path) -> RunConfig:
     try:
         return RunConfig.from_mapping(_read_json(directory / CONFIG))
     except ConfigError as error:
-        raise ValueError(f"{directory / CONFIG} is damaged: {error}") from None
+        faults = " ".join(error.faults)
+        raise ValueError(f"{directory / CONFIG} is damaged: {faults}") from None

@@ -60,11 +60,11 @@ def one_cycle(step: int, num_steps: int) -> float:
         >>> round(one_cycle(0, 101), 3), round(one_cycle(29, 101), 3)
         (0.04, 1.0)
     """
-    peak = max(ONE_CYCLE_RISE * num_steps - 1, 1e-9)
+    peak = ONE_CYCLE_RISE * num_steps - 1  # below 0 for a run of up to three steps
     if step <= peak:
         return _cosine_between(ONE_CYCLE_START, 1.0, step / peak)
-    share = (step - peak) / max(num_steps - 1 - peak, 1e-9)
-    return _cosine_between(1.0, ONE_CYCLE_END, min(share, 1.0))
+    share = (step - peak) / (num_steps - 1 - peak)
+    return _cosine_between(1.0, ONE_CYCLE_END, share)
 
 
 def _cosine_between(start: float, end: float, share: float) -> float:

@@ -1,0 +1,199 @@
+"""Runs repeat, and an interrupted run ends as if it had not been."""
+
+import itertools
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tailshift as ts
+from tailshift.data import Batch
+from tailshift.training.loop import Trainer
+from tailshift.training.progress import TrainingProgress
+from tailshift.training.run import WEIGHTS
+
+EPOCHS, STEPS = 3, 5  # 276 images in batches of 64
+CONFIG = (f"train.epochs={EPOCHS}", "method.name=lade", "method.alpha=0.1")
+
+
+def _ctrl_c() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _crash() -> None:
+    raise RuntimeError("power cut")
+
+
+def _train(
+    monkeypatch: pytest.MonkeyPatch,
+    output: Path,
+    *overrides: str,
+    after: int = 0,
+    then: Callable[[], None] = lambda: None,
+    resume: bool = False,
+) -> ts.Run:
+    """Train; after so many steps, as the progress bar is told of them, do ``then``."""
+    left = itertools.count(after - 1, -1)
+
+    def step(*args: Any) -> None:
+        if next(left) == 0:
+            then()
+
+    monkeypatch.setattr(TrainingProgress, "step", step)
+    config = ts.load_recipe("digits_lt", [*CONFIG, *overrides])
+    return ts.train(config, output=output, resume=resume)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> ts.Run:
+    config = ts.load_recipe("digits_lt", CONFIG)
+    return ts.train(config, output=tmp_path_factory.mktemp("loop") / "whole")
+
+
+def _without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    times = ("seconds", "images_per_second")
+    return [{k: v for k, v in line.items() if k not in times} for line in metrics]
+
+
+def _assert_same(run: ts.Run, reference: ts.Run) -> None:
+    weights = load_file(run.directory / WEIGHTS)
+    expected = load_file(reference.directory / WEIGHTS)
+    assert weights.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(weights[name], value), name
+    assert _without_times(run.metrics) == _without_times(reference.metrics)
+    for split in ("val", "test"):
+        logits = run.predictions(split).logits
+        assert torch.equal(logits, reference.predictions(split).logits)
+    assert run.facts == reference.facts
+
+
+def test_train__learns(reference: ts.Run) -> None:
+    losses = [record["loss"] for record in reference.metrics]
+    assert losses[-1] < losses[0]
+    assert reference.metrics[0]["lr"] == pytest.approx(0.05, rel=0.05)
+
+
+def test_train__repeats_bit_for_bit(
+    reference: ts.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.rand(17)  # what was drawn before must not matter
+    _assert_same(_train(monkeypatch, tmp_path / "again"), reference)
+
+
+def test_train__another_seed_differs(reference: ts.Run, tmp_path: Path) -> None:
+    config = ts.load_recipe("digits_lt", [*CONFIG, "seed=1"])
+    run = ts.train(config, output=tmp_path / "other")
+    assert not torch.equal(run.predictions().logits, reference.predictions().logits)
+
+
+@pytest.mark.parametrize("after", [1, 3, STEPS, STEPS + 1, 2 * STEPS, 3 * STEPS - 1])
+def test_train__interrupted_and_resumed_is_the_same(
+    reference: ts.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """Before the first checkpoint, within an epoch and at an epoch's last step."""
+    run = _train(monkeypatch, tmp_path / "run", after=after, then=_ctrl_c)
+    assert run.facts["state"] == "interrupted"
+    assert run.facts["epochs_done"] == after // STEPS == len(run.metrics)
+    assert len(ts.evaluate(run.predictions())) == 22  # usable as it is
+    _assert_same(_train(monkeypatch, tmp_path / "run", resume=True), reference)
+
+
+def test_train__interrupted_at_the_last_step_is_finished(
+    reference: ts.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = EPOCHS * STEPS
+    run = _train(monkeypatch, tmp_path / "run", after=steps, then=_ctrl_c)
+    _assert_same(run, reference)
+
+
+def test_train__interrupted_again_and_again(
+    reference: ts.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "run"
+    run = _train(monkeypatch, output, after=4, then=_ctrl_c)
+    for _ in range(2):
+        run = _train(monkeypatch, output, after=4, then=_ctrl_c, resume=True)
+        assert not run.is_finished
+    _assert_same(_train(monkeypatch, output, resume=True), reference)
+
+
+@pytest.mark.parametrize(("every", "after"), [(1, 8), (2, 12), (2, 7)])
+def test_train__killed_and_resumed_is_the_same(
+    reference: ts.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+    after: int,
+) -> None:
+    """Nothing is saved on the way out; what the metrics say too much is cut."""
+    output, setting = tmp_path / "run", f"train.checkpoint_every={every}"
+    with pytest.raises(RuntimeError, match="power cut"):
+        _train(monkeypatch, output, setting, after=after, then=_crash)
+    with (output / "metrics.jsonl").open("a") as file:
+        file.write('{"epoch": 9, "lo')
+    assert ts.load(output).facts["state"] == "running"
+    run = _train(monkeypatch, output, setting, resume=True)
+    _assert_same(run, reference)
+
+
+def test_train__resuming_a_finished_run_changes_nothing(
+    reference: ts.Run, run_copy: Path, digits_run: ts.Run
+) -> None:
+    _assert_same(ts.train(digits_run.config, output=run_copy, resume=True), digits_run)
+
+
+def test_train__resume_without_a_run_begins_one(
+    reference: ts.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = _train(monkeypatch, tmp_path / "new", resume=True)
+    _assert_same(run, reference)
+
+
+def test_train__damaged_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _train(monkeypatch, tmp_path, after=1, then=_ctrl_c)
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(path.read_bytes()[:-5] + b"01234")
+    with pytest.raises(ValueError, match="checksum") as error:
+        _train(monkeypatch, tmp_path, resume=True)
+    assert str(error.value) == (
+        f"{path} is not a whole checkpoint (its checksum does not fit its content). "
+        "Start the run again with --force."
+    )
+
+
+def test_train__loss_that_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After seven steps the weights are NaN, so the eighth (step 7 from 0) fails."""
+    set_learning_rate, check_finite = Trainer.set_learning_rate, Trainer.check_finite
+    seen = []
+
+    def break_weights(trainer: Trainer) -> float:
+        if trainer.step == 7:
+            with torch.no_grad():
+                next(trainer.model.parameters()).fill_(torch.nan)
+        return set_learning_rate(trainer)
+
+    def see(trainer: Trainer, loss: torch.Tensor, batch: Batch) -> None:
+        seen.append(batch.sample_ids[:8].tolist())
+        check_finite(trainer, loss, batch)
+
+    monkeypatch.setattr(Trainer, "set_learning_rate", break_weights)
+    monkeypatch.setattr(Trainer, "check_finite", see)
+    config = ts.load_recipe("digits_lt", CONFIG)
+    with pytest.raises(FloatingPointError) as error:
+        ts.train(config, output=tmp_path / "run")
+    ids = seen[7]
+    assert str(error.value) == (
+        f"the loss is nan at step 7 (epoch 2, samples {', '.join(map(str, ids))} …). "
+        "Train again with a lower optim.lr."
+    )
+    monkeypatch.setattr(Trainer, "set_learning_rate", set_learning_rate)
+    assert ts.train(config, output=tmp_path / "run", resume=True).is_finished
