@@ -1,0 +1,131 @@
+"""Fill the tables of README and docs from ``results/*.csv``.
+
+Run ``python docs/tables.py``; with ``--check`` it only says whether they are current.
+"""
+
+import csv
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean, stdev
+
+ROOT = Path(__file__).parents[1]
+TITLES = {"softmax": "Softmax", "balanced_softmax": "Balanced Softmax", "lade": "LADE"}
+
+Rows = list[dict[str, str]]
+
+
+def read(name: str) -> Rows:
+    """Return the rows of a results file; none where there is no such file."""
+    path = ROOT / "results" / f"{name}.csv"
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def title(row: dict[str, str]) -> str:
+    """Return the method as tables show it; a mode other than the paper's is named."""
+    name = TITLES.get(row["method"], row["method"])
+    return f"{name} ({row['mode']})" if row["mode"] not in ("", "paper") else name
+
+
+def columns(rows: Rows) -> dict[str, dict[str, list[float]]]:
+    """Return accuracies by column of a table (raw and PC) and target."""
+    table: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        name = title(row)
+        if row["method"] == "lade":
+            table[name][row["target"]].append(float(row["compensated"]))
+            continue
+        table[name][row["target"]].append(float(row["raw"]))
+        table[f"PC {name}"][row["target"]].append(float(row["compensated"]))
+    return table
+
+
+def cell(values: list[float]) -> str:
+    """Return mean ± sd, or the one value there is."""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    return f"{fmean(values):.1f} ± {stdev(values):.1f}"
+
+
+def shift_table(rows: Rows) -> str:
+    """Return targets down, methods across, the best of each target in bold."""
+    table = columns(rows)
+    lines = [
+        "| target | " + " | ".join(table) + " |",
+        "|---|" + "---|" * len(table),
+    ]
+    for target in dict.fromkeys(row["target"] for row in rows):
+        means = {name: fmean(by[target]) for name, by in table.items()}
+        best = f"{max(means.values()):.1f}"
+        cells = [
+            f"**{cell(by[target])}**"
+            if f"{means[name]:.1f}" == best
+            else cell(by[target])
+            for name, by in table.items()
+        ]
+        lines.append(f"| {target.replace(':', ' ')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def provenance(rows: Rows) -> str:
+    """Return seeds, epochs, hardware, torch and commit of a table's runs."""
+
+    def values(column: str) -> str:
+        return ", ".join(sorted({row[column] for row in rows}))
+
+    return (
+        f"Accuracy in percent; seeds {values('seed')}; {values('epochs')} epochs; "
+        f"{values('hardware')}; torch {values('torch')}; commit {values('commit')}."
+    )
+
+
+def commands(rows: Rows) -> str:
+    """Return the command of each run, in a block."""
+    lines = dict.fromkeys(f"    {row['command']}" for row in rows)
+    return "\n".join(lines)
+
+
+def blocks() -> dict[str, str]:
+    """Return the text of each marked block."""
+    digits, cifar = read("digits_lt"), read("cifar100_lt")
+    filled = {}
+    if digits:
+        filled["digits"] = f"{shift_table(digits)}\n\n{provenance(digits)}"
+    if cifar:
+        filled["cifar"] = f"{shift_table(cifar)}\n\n{provenance(cifar)}"
+        filled["cifar commands"] = commands(cifar)
+    return filled
+
+
+def fill(text: str) -> str:
+    """Return ``text`` with what stands between the markers made anew."""
+    for name, content in blocks().items():
+        pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
+        text = re.sub(
+            pattern,
+            lambda match, content=content: f"{match[1]}\n{content}\n\n{match[2]}",
+            text,
+            flags=re.DOTALL,
+        )
+    return text
+
+
+def main() -> None:
+    """Fill or check every document."""
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        if fill(text) != text:
+            stale.append(str(path.relative_to(ROOT)))
+            if "--check" not in sys.argv:
+                path.write_text(fill(text), encoding="utf-8")
+    if stale and "--check" in sys.argv:
+        raise SystemExit(f"run `python docs/tables.py`: {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+import pytest
+
+from tailshift import load_recipe
+from tailshift.evaluation.results import (
+    COLUMNS,
+    add_results,
+    read_results,
+    result_rows,
+    training_command,
+)
+
+
+def test_result_rows__say_where_a_number_comes_from(digits_run):
+    uniform, backward = result_rows(digits_run, ["uniform", "backward:10"])
+    assert tuple(sorted(uniform)) == tuple(sorted(COLUMNS))
+    assert uniform["method"] == digits_run.config.method_name
+    assert uniform["target"] == "uniform"
+    assert uniform["num_samples"] == "500"
+    assert uniform["subset_hash"] == digits_run.facts["data_fingerprint"]
+    assert 0 <= float(backward["compensated"]) <= 100
+
+
+def test_add_results__replaces_rows_with_the_same_key(digits_run, tmp_path):
+    path = tmp_path / "results.csv"
+    rows = result_rows(digits_run, ["uniform", "backward:10"])
+    add_results(path, rows)
+    changed = rows[0] | {"raw": "12.34"}
+    add_results(path, [changed])
+    assert read_results(path) == [changed, rows[1]]
+
+
+def test_read_results__refuses_other_columns(tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="columns") as error:
+        read_results(path)
+    assert str(error.value) == (
+        f"{path} must have the columns {', '.join(COLUMNS)}, but has a, b."
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "command"),
+    [
+        ("digits_lt", [], "tailshift train digits_lt"),
+        (
+            "digits_lt",
+            ["method.name=lade", "method.mode=official", "seed=2"],
+            "tailshift train digits_lt --set method.name=lade --set seed=2 "
+            "--set method.mode=official",
+        ),
+        (
+            "cifar100_lt_ir100_lade_quick",
+            [],
+            "tailshift train cifar100_lt_ir100_lade_quick --data-root DIR",
+        ),
+    ],
+)
+def test_training_command__names_what_differs_from_the_recipe(
+    recipe, overrides, command
+):
+    config = load_recipe(recipe, overrides)
+    assert training_command(config) == command
+    settings = [part.split()[0] for part in command.split("--set ")[1:]]
+    assert load_recipe(recipe, settings) == config
