@@ -43,7 +43,7 @@ def write_report(
     """
     path = Path(path)
     _check_path(path, overwrite)
-    _check_runs(runs)
+    check_runs(runs)
     page = _render(runs, title, notes)
     with atomic_write(path, overwrite=overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
@@ -62,7 +62,8 @@ def _check_path(path: Path, overwrite: bool) -> None:
         )
 
 
-def _check_runs(runs: Sequence[ReportRun]) -> None:
+def check_runs(runs: Sequence[ReportRun]) -> None:
+    """Refuse runs that cannot stand in one table: other classes, or one twice."""
     if not runs:
         raise ValueError("`runs` must hold at least one run, but is empty.")
     seen: set[tuple[str, int]] = set()

@@ -131,7 +131,7 @@ def to_markdown(summaries: Iterable[Summary]) -> str:
     targets = columns_of(rows)
     best = {target: best_in(rows, target) for target in targets}
     lines = [
-        ["Accuracy in %", *(_markdown(target_label(target)) for target in targets)],
+        ["Accuracy in %", *(markdown_text(target_label(target)) for target in targets)],
         ["---", *("---:" for _ in targets)],
     ]
     for row in rows:
@@ -140,11 +140,11 @@ def to_markdown(summaries: Iterable[Summary]) -> str:
             f"**{cell}**" if row.name in best[target] else cell
             for target, cell in zip(targets, cells, strict=True)
         ]
-        lines.append([_markdown(row.name), *marked])
+        lines.append([markdown_text(row.name), *marked])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _markdown(text: str) -> str:
+def markdown_text(text: str) -> str:
     """Return ``text`` so that Markdown shows it as it is, on one line."""
     escaped = html.escape(" ".join(text.split()), quote=False)
     return re.sub(r"([\\`*_\[\]|~])", r"\\\1", escaped)

@@ -1,0 +1,257 @@
+"""The paper's tables: find the runs that are there, train the others, compare."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tailshift.config import RunConfig
+from tailshift.evaluation import Record, evaluate
+from tailshift.evaluation.comparison import Comparison, compare
+from tailshift.evaluation.facts import compare_data_sets, compare_settings
+from tailshift.evaluation.paper import PaperTable, paper_table
+from tailshift.evaluation.sources import BENCHMARKS, Source, source_of
+from tailshift.recipes import load_recipe, recipe_names
+from tailshift.training import Run, load, train
+from tailshift.training.estimate import Estimate, estimate_runs
+from tailshift.training.finished import find_runs, is_run_of
+from tailshift.training.run import CONFIG, read_config
+from tailshift.training.tune import INTERRUPTED
+
+TABLES = (1, 2, 3, 4, 5, 7, 8)
+"""The tables that can be reproduced."""
+
+Announce = Callable[[str], None]
+
+
+def _silent(text: str) -> None:
+    """Announce nothing."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is missing, and where it will be."""
+
+    config: RunConfig
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a table needs: the runs there are, and those that are missing."""
+
+    table: PaperTable
+    configs: dict[str, RunConfig]
+    """For each recipe that the table asks for and that exists, what it is taken as."""
+    runs: dict[str, list[Run]]
+    """For each of these, its finished runs, one a seed."""
+    missing: tuple[Job, ...]
+    quick: bool = False
+
+    @property
+    def title(self) -> str:
+        """The table's number and title, and whether it is about the quick recipes."""
+        ending = "; ours: quick recipes" if self.quick else ""
+        return f"Table {self.table.number}: {self.table.title}{ending}"
+
+    def estimates(self, data_root: Path | None = None) -> list[Estimate]:
+        """Return how long each missing run would take on this machine."""
+        return estimate_runs([job.config for job in self.missing], data_root)
+
+    def comparisons(self) -> list[Comparison]:
+        """Return ours beside the paper's, cell by cell."""
+        if self.table.number == 1:
+            return compare_data_sets(self.configs)
+        if self.table.number == 7:
+            return compare_settings(self.configs)
+        records = cache(_uniform_records)
+        return [
+            compare(number, self._values(source_of(number), records))
+            for number in self.table.numbers
+        ]
+
+    def _values(
+        self, source: Source, records: Callable[[Path], list[Record]]
+    ) -> list[float]:
+        """Return our accuracies of a cell in percent, one for each seed."""
+        return [
+            100 * getattr(record, source.metric)
+            for run in self.runs.get(source.recipe, ())
+            for record in records(run.directory)
+            if record.compensated == source.is_compensated
+            and not math.isnan(getattr(record, source.metric))
+        ]
+
+
+def reproduce(
+    table: str,
+    *,
+    runs: str | Path = "runs",
+    seeds: Sequence[int] = (0,),
+    quick: bool = False,
+    settings: Sequence[str] = (),
+    data_root: str | Path | None = None,
+    dry_run: bool = False,
+    announce: Announce = _silent,
+) -> tuple[Plan, list[str]]:
+    """Train what a table lacks; return the table's plan with all runs there are.
+
+    Args:
+        table: This and those up to ``settings`` are as in :func:`make_plan`.
+        runs: The folder of the runs.
+        seeds: One run of each recipe for each.
+        quick: Take the quick recipes.
+        settings: Changes to every recipe.
+        data_root: The folder that holds the data, where it is read from disk.
+        dry_run: Train nothing: the plan says what is missing.
+        announce: Told what is about to be trained.
+
+    Returns:
+        The plan, and a sentence for each fault.
+    """
+
+    def planned(announce: Announce = _silent) -> Plan:
+        return make_plan(
+            table,
+            runs=runs,
+            seeds=seeds,
+            quick=quick,
+            settings=settings,
+            announce=announce,
+        )
+
+    plan = planned(announce)
+    if dry_run or not plan.missing:
+        return plan, []
+    faults = train_missing(plan, data_root=data_root, announce=announce)
+    return planned(), faults
+
+
+def make_plan(
+    table: str,
+    *,
+    runs: str | Path = "runs",
+    seeds: Sequence[int] = (0,),
+    quick: bool = False,
+    settings: Sequence[str] = (),
+    announce: Announce = _silent,
+) -> Plan:
+    """Return what a table needs.
+
+    A finished run counts, at any depth of ``runs``, if its settings are those of the
+    recipe; of two with the same seed, the later one.
+
+    Args:
+        table: ``"table1"`` to ``"table5"``, ``"table7"`` or ``"table8"``.
+        runs: The folder of the runs.
+        seeds: One run of each recipe for each; further seeds that are there count too.
+        quick: Take ``RECIPE_quick`` where there is one; a recipe without it is shown
+            where its runs are there, but not trained.
+        settings: Changes to every recipe, each like ``"train.devices=4"``.
+        announce: Told of folders that look like runs but cannot be read.
+    """
+    paper = paper_table(parse_table(table))
+    configs = _configs(paper, quick, settings)
+    if paper.number in (1, 7):
+        return Plan(paper, configs, {}, (), quick)
+    found = find_runs(Path(runs), announce)
+    matching = {
+        recipe: _one_a_seed(run for run in found if is_run_of(run.config, config))
+        for recipe, config in configs.items()
+    }
+    missing = [
+        _job(config, seed, Path(runs))
+        for recipe, config in configs.items()
+        for seed in seeds
+        if not (quick and config.recipe == recipe)
+        and seed not in {run.config.seed for run in matching[recipe]}
+    ]
+    return Plan(paper, configs, matching, tuple(missing), quick)
+
+
+def train_missing(
+    plan: Plan, *, data_root: str | Path | None = None, announce: Announce = _silent
+) -> list[str]:
+    """Train what a plan lacks; go on with a run that was interrupted.
+
+    A data set that cannot be read does not stop the runs on the others.
+
+    Returns:
+        A sentence for each fault.
+    """
+    faults: dict[str, str] = {}
+    for number, job in enumerate(plan.missing, start=1):
+        config = job.config
+        if config.data_name in faults:
+            continue
+        announce(
+            f"training {config.recipe} with seed {config.seed} "
+            f"({number} of {len(plan.missing)})"
+        )
+        try:
+            run = train(config, output=job.directory, data_root=data_root, resume=True)
+        except (OSError, ValueError) as error:
+            faults[config.data_name] = f"{config.recipe}: {error}"
+        except FloatingPointError as error:
+            faults[str(job.directory)] = f"{config.recipe}: {error}"
+        else:
+            if not run.is_finished:
+                raise KeyboardInterrupt(INTERRUPTED)
+    return list(faults.values())
+
+
+def parse_table(table: str) -> int:
+    """Return the number of a table that can be reproduced.
+
+    Example:
+        >>> parse_table("table2")
+        2
+    """
+    names = {f"table{number}": number for number in TABLES}
+    if table not in names:
+        raise ValueError(
+            f"`table` must be one of {', '.join(names)}, but is {table!r}."
+        )
+    return names[table]
+
+
+def _configs(
+    table: PaperTable, quick: bool, settings: Sequence[str]
+) -> dict[str, RunConfig]:
+    """Return the configuration of each recipe that a table asks for and that exists."""
+    names = set(recipe_names())
+    if table.number in (1, 7):
+        asked = [benchmark.format("lade") for benchmark in BENCHMARKS.values()]
+    else:
+        asked = [source_of(number).recipe for number in table.numbers]
+    configs = {}
+    for recipe in dict.fromkeys(asked):
+        taken = f"{recipe}_quick" if quick and f"{recipe}_quick" in names else recipe
+        if taken in names:
+            configs[recipe] = load_recipe(taken, settings)
+    return configs
+
+
+def _one_a_seed(runs: Iterable[Run]) -> list[Run]:
+    by_seed = {run.config.seed: run for run in runs}
+    return [by_seed[seed] for seed in sorted(by_seed)]
+
+
+def _job(recipe: RunConfig, seed: int, runs: Path) -> Job:
+    """Return a missing run; one that was begun there goes on as it was begun."""
+    config = recipe.model_copy(update={"seed": seed})
+    directory = runs / config.recipe / f"{config.method_name}-seed{seed}"
+    if not (directory / CONFIG).is_file():
+        return Job(config, directory)
+    begun = read_config(directory)
+    if begun.seed != seed or not is_run_of(begun, recipe):
+        raise FileExistsError(
+            f"{directory} holds a run with other settings than the recipe "
+            f"{recipe.recipe}. Move it away, or name another folder of runs (--runs)."
+        )
+    return Job(begun, directory)
+
+
+def _uniform_records(directory: Path) -> list[Record]:
+    return evaluate(load(directory).predictions("test"), ["uniform"])

@@ -1,0 +1,106 @@
+"""Ours beside the paper's, as it is printed and written."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tailshift.evaluation.comparison import Comparison, compare
+from tailshift.evaluation.paper import paper_table
+from tailshift.report.comparison import (
+    comparison_markdown,
+    comparison_table,
+    write_comparison_csv,
+)
+
+NAN = float("nan")
+
+
+def _printed(cells: list[Comparison], **settings: str) -> str:
+    console = Console(width=80, file=io.StringIO())
+    console.print(comparison_table(cells, **settings))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+@pytest.fixture
+def cells() -> list[Comparison]:
+    table = paper_table(2)
+    return [
+        compare(table.at("BBN", "100"), []),
+        compare(table.at("BBN", "50"), []),
+        compare(table.at("PC Softmax", "100"), [44.0, 45.0]),
+        compare(table.at("PC Softmax", "50"), [49.48]),
+    ]
+
+
+def test_comparison_table__has_two_lines_a_row(cells: list[Comparison]) -> None:
+    assert (
+        _printed(cells, title="Table 2")
+        == """\
+                                  Table 2
+Method                                                 100                50
+────────────────────────────────────────────────────────────────────────────
+BBN¹                ours                                 –                 –
+                    paper                             42.6              47.0
+PC Softmax²         ours (1–2)                  44.5 ± 0.7              49.5
+                    paper                     45.3 (−0.8)³       49.5 (0.0)⁴
+ours (n): mean ± sd of n seeds, last epoch, uniform test set
+¹ borrowed from Tang et al. (2020)
+² authors' own run
+³ users of the authors' code report 42.3 with the settings that came with it
+⁴ the authors' model measured 49.44"""
+    )
+
+
+def test_comparison_table__fits_a_terminal() -> None:
+    table = paper_table(4)
+    cells = [compare(cell, [cell.value - 1, cell.value]) for cell in table.numbers]
+    printed = _printed(cells, title=table.title)
+    assert "…" not in printed
+    assert "\nBalanced Softmax  ours (2)" in printed
+    assert "\n180 epochs²       paper" in printed
+
+
+def test_comparison_table__numbers_keep_their_kind() -> None:
+    cells = [
+        Comparison(1, "Places-LT", "Samples", 62_500, NAN, 0, 62_500, "count"),
+        Comparison(1, "Places-LT", "α", 0.005, NAN, 0, 0.01, "setting"),
+    ]
+    assert comparison_markdown(cells, corner="Data set") == (
+        "| Data set |  | Samples | α |\n"
+        "| --- | --- | ---: | ---: |\n"
+        "| Places-LT | ours | 62,500 | 0.005 |\n"
+        "|  | paper | 62,500 (0) | 0.01 (−0.005) |\n"
+    )
+
+
+def test_comparison_markdown__is_the_same_table(cells: list[Comparison]) -> None:
+    assert comparison_markdown(cells[2:]) == (
+        "| Method |  | 100 | 50 |\n"
+        "| --- | --- | ---: | ---: |\n"
+        "| PC Softmax¹ | ours (1–2) | 44.5 ± 0.7 | 49.5 |\n"
+        "|  | paper | 45.3 (−0.8)² | 49.5 (0.0)³ |\n"
+        "\n"
+        "- ours (n): mean ± sd of n seeds, last epoch, uniform test set\n"
+        "- ¹ authors' own run\n"
+        "- ² users of the authors' code report 42.3 with the settings that came "
+        "with it\n"
+        "- ³ the authors' model measured 49.44\n"
+    )
+
+
+def test_write_comparison_csv__has_a_line_a_cell(
+    tmp_path: Path, cells: list[Comparison]
+) -> None:
+    counted = Comparison(1, "Places-LT", "Samples", 62_500, NAN, 0, 60_000, "count")
+    write_comparison_csv(tmp_path / "table.csv", [cells[0], cells[2], counted])
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8") == (
+        "table,row,column,ours_mean,ours_sd,num_seeds,paper,difference,note\n"
+        "2,BBN,100,,,0,42.6,,borrowed from Tang et al. (2020)\n"
+        "2,PC Softmax,100,44.50,0.71,2,45.3,-0.80,authors' own run; users of the "
+        "authors' code report 42.3 with the settings that came with it\n"
+        "1,Places-LT,Samples,62500,,0,60000,2500,\n"
+    )

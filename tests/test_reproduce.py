@@ -1,0 +1,238 @@
+"""Tables from runs: what is found, what is missing, what is trained and compared.
+
+The recipes of iNaturalist 2018 (Table 5) stand in for all, cut down to digits.
+"""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tailshift as ts
+from tailshift import reproduce as module
+from tailshift.reproduce import (
+    Plan,
+    make_plan,
+    parse_table,
+    reproduce,
+    train_missing,
+)
+
+DIGITS = ("data.name=digits_lt", "model.name=digits_net", "train.epochs=1")
+RECIPES = [
+    f"inaturalist2018_{name}" for name in ("balanced_softmax", "softmax", "lade")
+]
+
+
+def _plan(runs: Path, *, seeds: tuple[int, ...] = (0,), table: str = "table5") -> Plan:
+    return make_plan(table, runs=runs, seeds=seeds, settings=DIGITS)
+
+
+@pytest.fixture(scope="module")
+def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two seeds of each recipe; read only."""
+    runs = tmp_path_factory.mktemp("table5")
+    assert train_missing(_plan(runs, seeds=(0, 1))) == []
+    return runs
+
+
+@pytest.fixture
+def runs(shared_runs: Path, tmp_path: Path) -> Path:
+    """Return a copy of that folder, to change."""
+    return Path(shutil.copytree(shared_runs, tmp_path / "runs"))
+
+
+def test_make_plan__finds_nothing_in_an_empty_folder(tmp_path: Path) -> None:
+    plan = _plan(tmp_path, seeds=(0, 3))
+    assert [job.config.recipe for job in plan.missing] == [
+        recipe for recipe in RECIPES for _ in range(2)
+    ]
+    assert plan.missing[1].config.seed == 3
+    assert plan.missing[1].directory == tmp_path / RECIPES[0] / "balanced_softmax-seed3"
+    assert plan.title == "Table 5: Top-1 accuracy in % on iNaturalist 2018"
+
+
+def test_make_plan__finds_what_was_trained(shared_runs: Path) -> None:
+    plan = _plan(shared_runs, seeds=(0, 1))
+    assert plan.missing == ()
+    assert {recipe: len(runs) for recipe, runs in plan.runs.items()} == dict.fromkeys(
+        RECIPES, 2
+    )
+
+
+def test_comparisons__are_the_runs_accuracies(shared_runs: Path) -> None:
+    cells = {cell.row: cell for cell in _plan(shared_runs).comparisons()}
+    found: dict[tuple[str, bool], list[float]] = {}
+    for method in ("softmax", "balanced_softmax", "lade"):
+        for seed in (0, 1):
+            folder = shared_runs / f"inaturalist2018_{method}" / f"{method}-seed{seed}"
+            predictions = ts.load(folder).predictions("test")
+            for record in ts.evaluate(predictions, ["uniform"]):
+                key = (method, record.compensated)
+                found.setdefault(key, []).append(100 * record.accuracy)
+    for row, key in {
+        "Softmax": ("softmax", False),
+        "PC Softmax": ("softmax", True),
+        "Balanced Softmax": ("balanced_softmax", False),
+        "LADE": ("lade", True),
+    }.items():
+        assert cells[row].ours_mean == pytest.approx(sum(found[key]) / 2)
+        assert cells[row].num_seeds == 2
+    assert cells["LADE"].paper == 70.0
+    assert [cells["LDAM"].num_seeds, cells["LDAM"].paper] == [0, 64.6]
+
+
+def test_make_plan__counts_a_run_at_any_depth_once_a_seed(runs: Path) -> None:
+    shutil.copytree(runs / RECIPES[2], runs / "elsewhere" / "deep")
+    shutil.rmtree(runs / RECIPES[2] / "lade-seed0")
+    plan = _plan(runs, seeds=(0, 1))
+    assert plan.missing == ()
+    assert [run.config.seed for run in plan.runs[RECIPES[2]]] == [0, 1]
+
+
+def test_make_plan__does_not_count_other_settings(runs: Path) -> None:
+    settings = [*DIGITS, "optim.momentum=0.5"]
+    plan = make_plan("table5", runs=runs, seeds=(7,), settings=settings)
+    assert all(found == [] for found in plan.runs.values())
+    assert len(plan.missing) == 3
+
+
+def test_make_plan__does_not_train_over_another_run(runs: Path) -> None:
+    settings = [*DIGITS, "optim.momentum=0.5"]
+    with pytest.raises(FileExistsError) as error:
+        make_plan("table5", runs=runs, settings=settings)
+    assert str(error.value) == (
+        f"{runs / RECIPES[0] / 'balanced_softmax-seed0'} holds a run with other "
+        f"settings than the recipe {RECIPES[0]}. Move it away, or name another folder "
+        "of runs (--runs)."
+    )
+
+
+def test_make_plan__goes_on_with_a_run_as_it_was_begun(runs: Path) -> None:
+    folder = runs / RECIPES[2] / "lade-seed0"
+    text = (folder / "run.json").read_text(encoding="utf-8")
+    (folder / "run.json").write_text(text.replace("finished", "interrupted"), "utf-8")
+    settings = [*DIGITS, "train.checkpoint_every=5"]
+    plan = make_plan("table5", runs=runs, settings=settings)
+    [job] = plan.missing
+    assert (job.directory, job.config.train.checkpoint_every) == (folder, 1)
+    assert train_missing(plan) == []
+    assert make_plan("table5", runs=runs, settings=settings).missing == ()
+
+
+def test_make_plan__quick_takes_the_quick_recipes(tmp_path: Path) -> None:
+    plan = make_plan("table2", runs=tmp_path, quick=True)
+    assert len(plan.missing) == 9
+    assert {job.config.train.epochs for job in plan.missing} == {30}
+    assert all(job.config.recipe.endswith("_quick") for job in plan.missing)
+    assert plan.title == (
+        "Table 2: Top-1 accuracy in % on CIFAR-100-LT by imbalance ratio; "
+        "ours: quick recipes"
+    )
+
+
+def test_make_plan__quick_trains_nothing_long(shared_runs: Path) -> None:
+    plan = make_plan(
+        "table5", runs=shared_runs, seeds=(0, 9), quick=True, settings=DIGITS
+    )
+    assert plan.missing == ()
+    assert len(plan.runs[RECIPES[2]]) == 2
+
+
+@pytest.mark.parametrize(
+    ("table", "num_runs"), [("table2", 9), ("table3", 3), ("table4", 6), ("table8", 18)]
+)
+def test_make_plan__knows_the_tables(tmp_path: Path, table: str, num_runs: int) -> None:
+    assert len(make_plan(table, runs=tmp_path).missing) == num_runs
+
+
+@pytest.mark.parametrize(("table", "num_cells"), [("table1", 18), ("table7", 18)])
+def test_make_plan__needs_no_runs_for_facts(
+    tmp_path: Path, table: str, num_cells: int
+) -> None:
+    plan = make_plan(table, runs=tmp_path)
+    assert plan.missing == ()
+    assert len(plan.comparisons()) == num_cells
+
+
+def test_estimates__are_one_a_missing_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tailshift.training.estimate.seconds_per_step", lambda config, shape: 0.5
+    )
+    estimates = make_plan("table2", runs=tmp_path, quick=True).estimates()
+    assert len(estimates) == 9
+    ratio100 = [found for found in estimates if "_ir100_" in found.recipe]
+    assert {found.num_steps for found in ratio100} == {30 * 85}  # ⌈10,847 / 128⌉
+    assert not any(tmp_path.iterdir())
+
+
+def test_reproduce__trains_what_is_missing(runs: Path) -> None:
+    shutil.rmtree(runs / RECIPES[2] / "lade-seed0")
+    said: list[str] = []
+    settings = {"runs": runs, "settings": DIGITS, "announce": said.append}
+    plan, faults = reproduce("table5", **settings, dry_run=True)
+    assert [job.config.recipe for job in plan.missing] == RECIPES[2:]
+    assert (faults, said) == ([], [])
+    plan, faults = reproduce("table5", **settings)
+    assert (plan.missing, faults) == ((), [])
+    assert said == [f"training {RECIPES[2]} with seed 0 (1 of 1)"]
+    assert len(plan.runs[RECIPES[2]]) == 2
+
+
+def test_train_missing__says_what_the_data_lacks_and_goes_on(tmp_path: Path) -> None:
+    plan = make_plan("table5", runs=tmp_path / "runs")
+    digits = _plan(tmp_path / "runs").missing[-1]
+    said: list[str] = []
+    faults = train_missing(
+        replace(plan, missing=(*plan.missing, digits)),
+        data_root=tmp_path / "data",
+        announce=said.append,
+    )
+    [fault] = faults
+    assert fault.startswith(f"{RECIPES[0]}: inaturalist2018 needs the public list")
+    assert said == [
+        f"training {RECIPES[0]} with seed 0 (1 of 4)",
+        f"training {RECIPES[2]} with seed 0 (4 of 4)",
+    ]
+    assert ts.load(digits.directory).is_finished
+
+
+def test_train_missing__a_run_that_diverges_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[str] = []
+
+    def train(config: ts.RunConfig, **settings: object) -> object:
+        trained.append(config.recipe)
+        if len(trained) == 1:
+            raise FloatingPointError("the loss is nan at step 3.")
+        return type("Finished", (), {"is_finished": True})
+
+    monkeypatch.setattr(module, "train", train)
+    faults = train_missing(_plan(tmp_path))
+    assert faults == [f"{RECIPES[0]}: the loss is nan at step 3."]
+    assert trained == RECIPES
+
+
+def test_train_missing__stops_when_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = type("Unfinished", (), {"is_finished": False})
+    monkeypatch.setattr(module, "train", lambda config, **settings: unfinished)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        train_missing(_plan(tmp_path))
+    assert str(stop.value) == (
+        "interrupted: the same command goes on where this one stopped."
+    )
+
+
+def test_parse_table__names_the_tables() -> None:
+    with pytest.raises(ValueError, match="table") as error:
+        parse_table("table6")
+    assert str(error.value) == (
+        "`table` must be one of table1, table2, table3, table4, table5, table7, "
+        "table8, but is 'table6'."
+    )
