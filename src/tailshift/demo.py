@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tailshift.config import load_recipe
 from tailshift.evaluation import Record, Summary, evaluate, summarise
 from tailshift.priors import PAPER_TARGETS
+from tailshift.recipes import load_recipe
 from tailshift.report import ReportRun, write_csv, write_report
 from tailshift.training import Run, train
 
@@ -31,6 +31,10 @@ def run_demo(
     Returns:
         The table's rows, and the path of the report.
     """
+    if output.exists():
+        raise FileExistsError(
+            f"`output` {output} exists. Name a new folder (--output)."
+        )
     runs = []
     for method in methods:
         announce(f"training {method} with seeds {', '.join(map(str, seeds))}")

@@ -1,0 +1,55 @@
+"""The command, its way with errors, and the options that commands share."""
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+app = typer.Typer(
+    help="Train once on long-tailed data, serve any label distribution.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    epilog="Example: tailshift demo",
+)
+console = Console()
+
+DataRoot = Annotated[
+    Path | None,
+    typer.Option("--data-root", envvar="TAILSHIFT_DATA", help="Where data is or goes."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="KEY=VALUE, e.g. method.alpha=0.05."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RUN…")]
+
+
+def main() -> None:
+    """Run the command; a user's error is one sentence and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not know an α
+    try:
+        app()
+    except (ValueError, OSError, FloatingPointError, ImportError) as error:
+        if os.environ.get("TAILSHIFT_TRACEBACK"):
+            raise
+        for line in str(error).splitlines():  # a faulty recipe has a line for each
+            print(f"error: {line}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt as interrupt:
+        if str(interrupt):
+            print(interrupt, file=sys.stderr)
+        raise SystemExit(130) from None
+
+
+def announce(text: str) -> None:
+    """Print a line as it is, whatever brackets it holds."""
+    console.print(text, markup=False, soft_wrap=True)

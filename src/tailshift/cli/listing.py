@@ -1,0 +1,57 @@
+"""Commands that tell what there is: list."""
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tailshift import recipes
+from tailshift.cli.app import app, console
+from tailshift.data import DATASETS
+from tailshift.methods import METHODS
+from tailshift.models import MODELS
+from tailshift.registry import Registry
+
+
+class Listed(StrEnum):
+    """What there are lists of."""
+
+    METHODS = "methods"
+    DATASETS = "datasets"
+    MODELS = "models"
+    RECIPES = "recipes"
+
+
+@app.command("list", epilog="Example: tailshift list methods")
+def list_command(kind: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
+    """List methods, data sets, models or recipes."""
+    rows = {
+        Listed.METHODS: _method_rows,
+        Listed.DATASETS: lambda: _sentences(DATASETS),
+        Listed.MODELS: lambda: _sentences(MODELS),
+        Listed.RECIPES: _recipe_rows,
+    }[kind]()
+    if not console.is_terminal:
+        print("\n".join("\t".join(row) for row in rows))
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _sentences(registry: Registry[Any]) -> list[tuple[str, ...]]:
+    return [(name, registry.get(name).sentence) for name in registry]
+
+
+def _method_rows() -> list[tuple[str, ...]]:
+    methods = ((name, METHODS.get(name)) for name in METHODS)
+    return [(name, method.sentence, method.citation) for name, method in methods]
+
+
+def _recipe_rows() -> list[tuple[str, ...]]:
+    return [(name, recipes.recipe_sentence(name)) for name in recipes.recipe_names()]

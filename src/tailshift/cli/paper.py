@@ -1,0 +1,93 @@
+"""Commands of the paper's experiments: reproduce, tune."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailshift.cli.app import DataRoot, Settings, announce, app, console
+from tailshift.cli.training import parse_seeds
+from tailshift.recipes import load_recipe
+from tailshift.report.comparison import comparison_table, write_comparison_csv
+from tailshift.report.estimates import estimate_table
+from tailshift.reproduce import reproduce
+
+
+@app.command(
+    "reproduce", epilog="Example: tailshift reproduce table2 --quick --dry-run"
+)
+def reproduce_command(
+    table: Annotated[str, typer.Argument(help="table1 … table5, table7 or table8.")],
+    runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
+    seeds: Annotated[str, typer.Option(help="One run for each: 0,1,2.")] = "0",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take the quick recipes.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be trained, and how long.")
+    ] = False,
+    settings: Settings = None,
+    data_root: DataRoot = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the table here too.")] = None,
+) -> None:
+    """Train what a table of the paper lacks; print ours beside the paper's."""
+    plan, faults = reproduce(
+        table,
+        runs=runs,
+        seeds=parse_seeds(seeds),
+        quick=quick,
+        settings=settings or (),
+        data_root=data_root,
+        dry_run=dry_run,
+        announce=announce,
+    )
+    if dry_run and plan.missing:
+        console.print(estimate_table(plan.estimates(data_root)))
+    comparisons = plan.comparisons()
+    table_of = comparison_table(comparisons, title=plan.title, corner=plan.table.corner)
+    console.print(table_of)
+    if csv is not None:
+        write_comparison_csv(csv, comparisons)
+    for fault in faults:
+        print(f"error: {fault}", file=sys.stderr)
+    if faults:
+        raise SystemExit(2)
+
+
+@app.command(
+    "tune", epilog="Example: tailshift tune digits_lt --set method.name=lade -o search"
+)
+def tune_command(
+    recipe: Annotated[str, typer.Argument(help="A recipe that trains LADE.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
+    alphas: Annotated[str, typer.Option(help="Values of α, like 0.01,0.1.")] = "",
+    lams: Annotated[str, typer.Option(help="Values of λ, like 0.01,0.1.")] = "",
+    settings: Settings = None,
+    data_root: DataRoot = None,
+) -> None:
+    """Search α and λ on validation data; stopped, the same command goes on."""
+    from tailshift.report.heat_map import save_heat_map  # Matplotlib takes a while
+    from tailshift.report.tuning import tuning_table, write_tuning_csv
+    from tailshift.training.tune import GRID, tune
+
+    config = load_recipe(recipe, settings or ())
+    found = tune(
+        config,
+        output=output,
+        data_root=data_root,
+        alphas=_parse_values("--alphas", alphas) or GRID,
+        lams=_parse_values("--lams", lams) or GRID,
+        announce=announce,
+    )
+    console.print(tuning_table(found.trials))
+    write_tuning_csv(output / "tuning.csv", found.trials)
+    save_heat_map(output / "tuning.svg", found.trials, title=config.recipe)
+    print(found.run.directory)
+
+
+def _parse_values(name: str, text: str) -> list[float]:
+    try:
+        return [float(value) for value in text.split(",") if value]
+    except ValueError:
+        raise ValueError(f"`{name}` must be like 0.01,0.1, but is {text!r}.") from None

@@ -1,0 +1,490 @@
+"""The command line: what it prints, what it refuses, and Ctrl-C for real."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tailshift as ts
+from tailshift.cli import main
+from tailshift.data import DATASETS
+from tailshift.demo import report_run, summarise_runs
+from tailshift.evaluation import Summary
+from tailshift.methods import METHODS
+from tailshift.models import MODELS
+from tailshift.recipes import recipe_names
+from tailshift.report.tables import CSV_COLUMNS
+
+COMMANDS = ("demo", "train", "evaluate", "report", "list")
+TINY = ("--set", "train.epochs=1")
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def tailshift(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Command:
+    """Run a command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr("sys.argv", ["tailshift", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert isinstance(end.value.code, int)
+        return Result(end.value.code, *capfd.readouterr())
+
+    return run
+
+
+def _process(folder: Path, *arguments: object) -> Result:
+    """Run a command line as a user does, in a process of its own."""
+    command = [sys.executable, "-m", "tailshift", *map(str, arguments)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
+def test_help__ends_with_an_example(
+    tailshift: Command, command: tuple[str, ...]
+) -> None:
+    result = tailshift(*command, "--help")
+    assert result.code == 0
+    last = result.out.rstrip().splitlines()[-1]
+    assert last.startswith(f"  Example: tailshift {command[0] if command else ''}")
+
+
+def test_list__plain_when_not_a_terminal(tailshift: Command) -> None:
+    for kind, names in (
+        ("methods", METHODS.names()),
+        ("datasets", DATASETS.names()),
+        ("models", MODELS.names()),
+        ("recipes", recipe_names()),
+    ):
+        result = tailshift("list", kind)
+        assert result.code == 0
+        assert result.err == ""
+        assert "\x1b" not in result.out
+        rows = [line.split("\t") for line in result.out.splitlines()]
+        assert [row[0] for row in rows] == names
+        assert all(row[1].endswith(".") for row in rows)
+
+
+def test_list_methods__gives_name_sentence_and_citation(tailshift: Command) -> None:
+    lade = METHODS.get("lade")
+    assert f"lade\t{lade.sentence}\thong2021\n" in tailshift("list", "methods").out
+
+
+def test_list__unknown_kind(tailshift: Command) -> None:
+    result = tailshift("list", "metods")
+    assert result.code == 2
+    assert "'metods' is not one of" in result.err
+    assert "Traceback" not in result.err
+
+
+def test_train__evaluate__report(tailshift: Command, tmp_path: Path) -> None:
+    result = tailshift(
+        "train", "digits_lt", "--method", "lade", "--seeds", "0,1", *TINY
+    )
+    assert result.code == 0
+    assert result.err == ""
+    runs = [f"runs/digits_lt/lade-seed{seed}" for seed in (0, 1)]
+    lines = result.out.splitlines()
+    assert lines[1::2] == runs
+    assert all(line.startswith("LADE: ") for line in lines[::2])
+    assert [ts.load(tmp_path / run).config.seed for run in runs] == [0, 1]
+    assert tailshift("train", "digits_lt", "--output", "softmax", *TINY).code == 0
+
+    result = tailshift(
+        "evaluate", *runs, "softmax", "--target", "backward:10", "--csv", "t.csv"
+    )
+    assert (result.code, result.err) == (0, "")
+    assert "backward 10" in result.out
+    assert "forward" not in result.out
+    header, *rows = Path("t.csv").read_text().splitlines()
+    assert header == ",".join(CSV_COLUMNS)
+    assert [row.split(",")[:2] for row in rows] == [
+        ["LADE", "backward:10"],
+        ["Softmax", "backward:10"],
+    ]
+
+    result = tailshift("report", *runs, "softmax", "-o", "out", "--title", "<My> title")
+    assert result == (0, "out/report.html\n", "")
+    assert "&lt;My&gt; title" in Path("out/report.html").read_text(encoding="utf-8")
+    assert len(Path("out/table.csv").read_text().splitlines()) == 1 + 2 * 11
+
+
+def test_train__seeds_below_an_output_folder(tailshift: Command) -> None:
+    result = tailshift("train", "digits_lt", "--seeds", "3", "--output", "a b", *TINY)
+    assert result.code == 0
+    assert ts.load("a b/softmax-seed3").is_finished
+
+
+def test_train__force_and_resume(tailshift: Command) -> None:
+    assert tailshift("train", "digits_lt", "--output", "run", *TINY).code == 0
+    first = ts.load("run").environment["started"]
+    assert tailshift("train", "--resume", "--output", "run").code == 0
+    assert ts.load("run").environment["started"] == first
+    again = ("train", "digits_lt", "--output", "run", "--force", *TINY)
+    assert tailshift(*again, "--seeds", "1").code == 0
+    assert tailshift(*again, "--set", "seed=5").code == 0
+    assert ts.load("run").config.seed == 5
+    assert ts.load("run/softmax-seed1").config.seed == 1
+
+
+def test_demo__prints_table_and_path_last(
+    tailshift: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short_demo(output: Path, **settings: object) -> tuple[list[Summary], Path]:
+        return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
+
+    monkeypatch.setattr("tailshift.cli.training.run_demo", short_demo)
+    for arguments, folder in ((), "runs/demo-1"), (("--output", "mine"), "mine"):
+        result = tailshift("demo", *arguments)
+        assert (result.code, result.err) == (0, "")
+        assert "backward 50" in result.out
+        assert result.out.splitlines()[-1] == f"{folder}/report.html"
+
+
+def test_demo__refuses_a_folder_that_exists(tailshift: Command) -> None:
+    Path("mine").mkdir()
+    sentence = "`output` mine exists. Name a new folder (--output)."
+    assert tailshift("demo", "--output", "mine") == (2, "", f"error: {sentence}\n")
+
+
+def test_interrupt__leaves_a_usable_run(tmp_path: Path, tailshift: Command) -> None:
+    command = [sys.executable, "-m", "tailshift", "train", "digits_lt"]
+    command += ["--output", "my run", "--set", "train.epochs=12"]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = tmp_path / "my run" / "metrics.jsonl"
+    deadline = time.monotonic() + 300
+    while not (metrics.is_file() and metrics.stat().st_size):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == ""
+    run = ts.load(tmp_path / "my run")
+    done = run.facts["epochs_done"]
+    assert run.facts["state"] == "interrupted"
+    assert 1 <= done == len(run.metrics) < 12
+    assert out == (
+        f"interrupted after {done} whole epochs; go on with "
+        "tailshift train --resume --output 'my run'\n"
+    )
+
+    result = _process(tmp_path, "evaluate", "my run")
+    assert result.code == 0
+    assert "backward 50" in result.out
+    assert result.err == (
+        f"note: my run is not finished; {done} of 12 epochs are done.\n"
+    )
+
+    result = tailshift("train", "--resume", "--output", "my run")
+    assert (result.code, result.err) == (0, "")
+    run = ts.load(tmp_path / "my run")
+    assert run.is_finished
+    assert [record["epoch"] for record in run.metrics] == list(range(1, 13))
+    assert tailshift("report", "my run", "-o", "out").err == ""
+
+
+def test_interrupt__twice(tailshift: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second Ctrl-C does not wait; the exit code is the same."""
+
+    def ctrl_c(*args: object, **settings: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tailshift.cli.training.train", ctrl_c)
+    result = tailshift("train", "digits_lt", "--output", "run")
+    assert (result.code, result.out, result.err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["train"],
+            "`RECIPE` is missing. `tailshift list recipes` shows all; to go on with a "
+            "run, give --resume and --output.",
+        ),
+        (
+            ["train", "digit_lt"],
+            "unknown recipe 'digit_lt'; did you mean 'digits_lt'? "
+            "`tailshift list recipes` shows all.",
+        ),
+        (["train", "none.toml"], "there is no recipe file none.toml."),
+        (
+            ["train", "digits_lt", "--method", "lad"],
+            "`method.name`: unknown method 'lad'; did you mean 'lade'? Known: "
+            f"{', '.join(METHODS)}",
+        ),
+        (
+            ["train", "digits_lt", "--set", "data.name=digit_lt"],
+            "`data.name`: unknown data set 'digit_lt'; did you mean 'digits_lt'? "
+            f"Known: {', '.join(DATASETS)}",
+        ),
+        (
+            ["train", "digits_lt", "--set", "model.name=resnet31"],
+            "`model.name`: unknown model 'resnet31'; did you mean 'resnet32'? "
+            f"Known: {', '.join(MODELS)}",
+        ),
+        (
+            ["train", "digits_lt", "--set", "data.imbalance_ratio=0.01"],
+            "`imbalance_ratio` must be >= 1 (largest / smallest count), but is 0.01. "
+            "Did you mean 100?",
+        ),
+        (
+            ["train", "digits_lt", "--set", "optim.lr=-0.1"],
+            "`optim.lr` must be greater than 0, but is -0.1.",
+        ),
+        (
+            ["train", "digits_lt", "--set", "optim.lr"],
+            "`--set` takes KEY=VALUE, but got 'optim.lr'.",
+        ),
+        (
+            ["train", "digits_lt", "--seeds", "0-2"],
+            "`--seeds` must be like 0,1,2, but is '0-2'.",
+        ),
+        (
+            ["train", "digits_lt", "--seeds", "0,"],
+            "`--seeds` must be like 0,1,2, but is '0,'.",
+        ),
+        (
+            ["train", "digits_lt", "--seeds", "1,2,1"],
+            "`--seeds` must differ, but is '1,2,1'.",
+        ),
+        (
+            ["train", "digits_lt", "--seeds=-1"],
+            "`seed` must be an integer in 0..2**32-1, but is -1.",
+        ),
+        (
+            ["train", "--resume", "--output", "none"],
+            "there is no run directory none.",
+        ),
+        (
+            ["train", "--resume", "--output", "none", "--set", "train.epochs=9"],
+            "`--resume` goes on with the settings that the run was begun with. Leave "
+            "out --method, --seeds and --set, or give a RECIPE.",
+        ),
+        (["evaluate", "none"], "there is no run directory none."),
+        (
+            ["evaluate", "."],
+            ". is not a run directory: it has no config.json. "
+            "`tailshift train` makes one.",
+        ),
+        (["report", "none", "-o", "out"], "there is no run directory none."),
+    ],
+)
+def test_bad_input__one_sentence_and_code_2(
+    tailshift: Command, arguments: list[str], sentence: str
+) -> None:
+    assert tailshift(*arguments) == (2, "", f"error: {sentence}\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_train__faulty_recipe_lists_all_faults(tailshift: Command) -> None:
+    Path("mine.toml").write_text(
+        'extends = "digits_lt"\n[train]\nepoch = 3\n[optim]\nlr = "fast"\n'
+    )
+    known = ", ".join(sorted(ts.load_recipe("digits_lt").train.model_dump()))
+    assert tailshift("train", "mine.toml") == (
+        2,
+        "",
+        "error: `optim.lr` must be a valid number, but is 'fast'.\n"
+        "error: `train.epoch` is not a setting of `train`; did you mean 'epochs'? "
+        f"Known: {known}\n",
+    )
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_train__output_is_no_run(tailshift: Command, force: list[str]) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").touch()
+    result = tailshift("train", "digits_lt", "--output", "mine", *force)
+    assert result == (
+        2,
+        "",
+        "error: `output` mine exists and is not a run directory, so that nothing in it "
+        "is replaced. Name another folder (--output).\n",
+    )
+    assert Path("mine/thesis.txt").exists()
+
+
+def test_train__one_of_several_outputs_exists(
+    tailshift: Command, run_copy: Path
+) -> None:
+    """It is refused before the first run is trained."""
+    Path("out").mkdir()
+    run_copy.rename("out/softmax-seed1")
+    result = tailshift("train", "digits_lt", "--seeds", "0,1", "--output", "out")
+    assert result == (
+        2,
+        "",
+        "error: `output` out/softmax-seed1 exists. Go on with it (--resume), replace "
+        "it (--force) or name another folder (--output).\n",
+    )
+    assert [path.name for path in Path("out").iterdir()] == ["softmax-seed1"]
+
+
+def test_train__resume_with_other_settings(tailshift: Command, run_copy: Path) -> None:
+    asked = ts.load_recipe("digits_lt").train.epochs
+    result = tailshift(
+        "train", "digits_lt", "--method", "lade", "--resume", "--output", run_copy.name
+    )
+    assert result == (
+        2,
+        "",
+        f"error: run was begun with train.epochs = 2, but --resume asks for {asked}. "
+        "Resume with the settings it was begun with, or name another folder "
+        "(--output).\n",
+    )
+
+
+def test_train__resume_before_training_began(
+    tailshift: Command, run_copy: Path
+) -> None:
+    for path in run_copy.rglob("*"):
+        if path.is_file() and path.name != "config.json":
+            path.unlink()
+    assert tailshift("train", "--resume", "--output", "run").code == 0
+    assert ts.load(run_copy).is_finished
+
+
+def test_evaluate__run_cut_off(tailshift: Command, run_copy: Path) -> None:
+    predictions = run_copy / "predictions" / "test.safetensors"
+    os.truncate(predictions, 500)
+    assert tailshift("evaluate", "run") == (
+        2,
+        "",
+        "error: run/predictions/test.safetensors is no safetensors file or is cut "
+        "short.\n",
+    )
+    predictions.unlink()
+    assert tailshift("evaluate", "run") == (
+        2,
+        "",
+        "error: run has no logits of split 'test', only of: val. Finish it with "
+        "`tailshift train --resume --output run`.\n",
+    )
+    os.truncate(run_copy / "run.json", 30)
+    result = tailshift("evaluate", "run")
+    assert result.code == 2
+    assert result.err.startswith("error: run/run.json is not valid JSON (")
+    assert len(result.err.splitlines()) == 1
+    (run_copy / "run.json").write_text(json.dumps({"state": "finished"}))
+    assert tailshift("evaluate", "run") == (
+        2,
+        "",
+        "error: run/run.json is damaged: it lacks class_names, image_size, "
+        "in_channels, source_counts. Train the run again with --force.\n",
+    )
+
+
+def test_evaluate__runs_that_cannot_be_averaged(
+    tailshift: Command, run_copy: Path, tmp_path: Path
+) -> None:
+    assert tailshift("evaluate", "run", "run") == (
+        2,
+        "",
+        "error: `runs` must differ in method or seed, but LADE seed 0 is there twice. "
+        "Give one of them another method name.\n",
+    )
+    other = ["--set", "data.imbalance_ratio=10", "--set", "seed=1", "--output", "other"]
+    assert tailshift("train", "digits_lt", "--method", "lade", *other, *TINY).code == 0
+    assert tailshift("evaluate", "run", "other") == (
+        2,
+        "",
+        "error: `runs` must share their training counts, but those of LADE seed 0 and "
+        "LADE seed 1 differ. Write a report for each data set.\n",
+    )
+
+
+@pytest.mark.parametrize("target", ["sideways:3", "forward:0", "forward:x", "none.csv"])
+def test_evaluate__bad_target(tailshift: Command, run_copy: Path, target: str) -> None:
+    """The sentences themselves are tested where targets are."""
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        ts.evaluate(ts.load(run_copy).predictions(), [target])
+    assert tailshift("evaluate", "run", "--target", target) == (
+        2,
+        "",
+        f"error: {error.value}\n",
+    )
+
+
+def test_evaluate__keeps_a_table_that_exists(
+    tailshift: Command, run_copy: Path
+) -> None:
+    Path("t.csv").write_text("mine")
+    result = tailshift("evaluate", "run", "--csv", "t.csv")
+    assert result == (
+        2,
+        "",
+        "error: t.csv exists. Replace it (--force) or name another.\n",
+    )
+    assert Path("t.csv").read_text() == "mine"
+    assert tailshift("evaluate", "run", "--csv", "t.csv", "--force").code == 0
+    assert Path("t.csv").read_text().startswith("method,target,")
+    assert tailshift("evaluate", "run", "--csv", "run") == (
+        2,
+        "",
+        "error: run is a folder, but must be a file.\n",
+    )
+
+
+@pytest.mark.parametrize("name", ["report.html", "table.csv"])
+def test_report__keeps_what_exists(
+    tailshift: Command, run_copy: Path, name: str
+) -> None:
+    path = Path("out") / name
+    path.parent.mkdir()
+    path.write_text("mine")
+    assert tailshift("report", "run", "-o", "out") == (
+        2,
+        "",
+        f"error: out/{name} exists. Replace it (--force) or name another.\n",
+    )
+    assert [file.name for file in Path("out").iterdir()] == [name]
+    assert path.read_text() == "mine"
+    assert tailshift("report", "run", "-o", "out", "--force").code == 0
+    assert path.read_text(encoding="utf-8") != "mine"
+
+
+def test_report__output_is_a_file(tailshift: Command, run_copy: Path) -> None:
+    Path("out").write_text("mine")
+    assert tailshift("report", "run", "-o", "out") == (
+        2,
+        "",
+        "error: out is a file, but must be a folder.\n",
+    )
+
+
+def test_error__traceback_on_request(
+    tailshift: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TAILSHIFT_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="unknown recipe"):
+        tailshift("train", "digit_lt")

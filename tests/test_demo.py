@@ -1,0 +1,94 @@
+"""The demonstration, made short."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+import tailshift as ts
+from tailshift import demo, recipes
+from tailshift.demo import next_folder, run_demo, summarise_runs
+from tailshift.priors import PAPER_TARGETS
+
+
+@pytest.fixture
+def _one_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_recipe(recipe: str, overrides: list[str]) -> ts.RunConfig:
+        return recipes.load_recipe(recipe, [*overrides, "train.epochs=1"])
+
+    monkeypatch.setattr(demo, "load_recipe", load_recipe)
+
+
+@pytest.mark.usefixtures("_one_epoch")
+def test_run_demo__writes_table_and_report(tmp_path: Path) -> None:
+    output, announced = tmp_path / "demo", []
+    methods = ("softmax", "lade")
+    summaries, report = run_demo(
+        output, methods=methods, seeds=(4,), announce=announced.append
+    )
+    assert announced == [f"training {name} with seeds 4" for name in methods]
+    assert sorted(path.name for path in (output / "runs").iterdir()) == [
+        "lade-seed4",
+        "softmax-seed4",
+    ]
+    with (output / "table.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [
+        "method",
+        "target",
+        "raw_mean",
+        "raw_sd",
+        "compensated_mean",
+        "compensated_sd",
+    ]
+    assert [(row["method"], row["target"]) for row in rows] == [
+        (method, target) for method in ("Softmax", "LADE") for target in PAPER_TARGETS
+    ]
+    assert [float(row["raw_mean"]) for row in rows] == [
+        pytest.approx(100 * summary.raw_mean, abs=0.005) for summary in summaries
+    ]
+    assert report == output / "report.html"
+    page = report.read_text(encoding="utf-8")
+    assert page.startswith("<!")
+    assert "Handwritten digits, imbalance ratio 50" in page
+
+
+@pytest.mark.usefixtures("_one_epoch")
+def test_run_demo__stops_at_an_interrupted_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits_run: ts.Run
+) -> None:
+    unfinished = ts.Run(
+        digits_run.directory, digits_run.config, {"state": "interrupted"}
+    )
+    monkeypatch.setattr(demo, "train", lambda config, output: unfinished)
+    with pytest.raises(KeyboardInterrupt):
+        run_demo(tmp_path / "demo")
+    assert not (tmp_path / "demo" / "report.html").exists()
+
+
+def test_run_demo__refuses_a_folder_that_exists(tmp_path: Path) -> None:
+    with pytest.raises(FileExistsError) as error:
+        run_demo(tmp_path)
+    assert str(error.value) == (
+        f"`output` {tmp_path} exists. Name a new folder (--output)."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo__is_softmax_balanced_softmax_and_lade_over_three_seeds() -> None:
+    assert demo.METHODS == ("softmax", "balanced_softmax", "lade")
+    assert demo.SEEDS == (0, 1, 2)
+
+
+def test_next_folder__is_the_first_free_number(tmp_path: Path) -> None:
+    assert next_folder(tmp_path / "runs") == tmp_path / "runs" / "demo-1"
+    for number in (1, 2, 4):
+        (tmp_path / f"demo-{number}").mkdir()
+    assert next_folder(tmp_path) == tmp_path / "demo-3"
+
+
+def test_summarise_runs__averages_over_seeds(digits_run: ts.Run) -> None:
+    run = demo.report_run(digits_run)
+    assert (run.method, run.seed, run.name) == ("LADE", 0, str(digits_run.directory))
+    [summary] = summarise_runs([run, run], ["uniform"])
+    assert (summary.method, summary.num_runs, summary.raw_sd) == ("LADE", 2, 0)
