@@ -22,7 +22,9 @@ def read(name: str) -> Rows:
     if not path.is_file():
         return []
     with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    order = list(TITLES)
+    return sorted(rows, key=lambda row: order.index(row["method"]))
 
 
 def title(row: dict[str, str]) -> str:
