@@ -1,9 +1,11 @@
 import pytest
+import torch
 
-from tailshift import load_recipe
+from tailshift import Predictions, load_recipe
 from tailshift.evaluation.results import (
     COLUMNS,
     add_results,
+    keep_logits,
     read_results,
     result_rows,
     training_command,
@@ -37,6 +39,16 @@ def test_read_results__refuses_other_columns(tmp_path):
     assert str(error.value) == (
         f"{path} must have the columns {', '.join(COLUMNS)}, but has a, b."
     )
+
+
+def test_keep_logits__halves_what_was_saved(digits_run, tmp_path):
+    path = keep_logits(digits_run, tmp_path / "logits")
+    assert path.name == "digits_lt-paper-seed0.safetensors"
+    kept, whole = Predictions.load(path), digits_run.predictions("test")
+    assert kept.logits.dtype == torch.float16
+    torch.testing.assert_close(kept.logits.float(), whole.logits, rtol=1e-3, atol=1e-3)
+    assert torch.equal(kept.labels, whole.labels)
+    assert kept.class_names == whole.class_names
 
 
 @pytest.mark.parametrize(

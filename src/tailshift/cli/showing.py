@@ -8,7 +8,7 @@ import typer
 
 from tailshift.cli.app import Force, Runs, app, console
 from tailshift.demo import report_run, summarise_runs
-from tailshift.evaluation.results import add_results, result_rows
+from tailshift.evaluation.results import add_results, keep_logits, result_rows
 from tailshift.priors import PAPER_TARGETS
 from tailshift.report import ReportRun, summary_table, write_csv, write_report
 from tailshift.report.page import check_runs
@@ -29,6 +29,10 @@ def evaluate(
         Path | None,
         typer.Option(help="Add a row for each run and target to this CSV file."),
     ] = None,
+    logits: Annotated[
+        Path | None,
+        typer.Option(help="Keep each run's test logits here, in half precision."),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Print raw and compensated accuracy of finished runs on target distributions."""
@@ -43,6 +47,9 @@ def evaluate(
     if results is not None:
         for run in runs:
             add_results(results, result_rows(load(run), target or PAPER_TARGETS))
+    if logits is not None:
+        for run in runs:
+            print(keep_logits(load(run), logits))
 
 
 @app.command(epilog="Example: tailshift report runs/digits_lt/lade-seed0 -o report")

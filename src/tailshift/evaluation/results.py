@@ -87,6 +87,22 @@ def _about(run: Run) -> dict[str, str]:
     }
 
 
+def keep_logits(run: Run, folder: Path) -> Path:
+    """Save a run's test logits in half precision, named after the run.
+
+    Args:
+        run: A finished run.
+        folder: Where results are kept; a file of the same run is replaced.
+    """
+    config = run.config
+    mode = config.to_mapping()["method"].get("mode", "")
+    parts = [config.recipe, *([mode] if mode else []), f"seed{config.seed}"]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{'-'.join(parts)}.safetensors"
+    run.predictions("test").half().save(path, overwrite=True)
+    return path
+
+
 def training_command(config: RunConfig) -> str:
     """Return the command that trains a configuration, whatever machine it was on.
 
