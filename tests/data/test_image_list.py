@@ -23,15 +23,16 @@ def test_load__names_from_folders_and_a_hold_out(root):
 
 def test_load__lists_of_all_splits_and_images_elsewhere(root, write_image):
     for name in ("val", "test"):
-        write_image(root / "pictures" / f"{name}.jpg")
-        (root / f"{name}.txt").write_text(f"{name}.jpg 1\n")
+        for c in range(2):
+            write_image(root / "pictures" / f"{name}{c}.jpg")
+        (root / f"{name}.txt").write_text(f"{name}0.jpg 0\n{name}1.jpg 1\n")
     data = ImageList(
         path=str(root / "list.txt"),
         val_path=str(root / "val.txt"),
         test_path=str(root / "test.txt"),
         image_root=str(root / "pictures"),
     ).load()
-    assert (len(data.train), len(data.val), len(data.test)) == (9, 1, 1)
+    assert (len(data.train), len(data.val), len(data.test)) == (9, 2, 2)
 
 
 def test_load__empty_class(root):

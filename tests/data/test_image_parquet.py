@@ -39,11 +39,16 @@ def test_load__hub_layout_with_class_names(tmp_path, encoded):
         file = folder / f"train-0000{part}-of-00002.parquet"
         _write(file, images, [0, 0, 0, 1], names=names)
     _write(folder / "validation-00000-of-00001.parquet", [encoded(8)], [1], names=names)
-    _write(folder / "test-00000-of-00001.parquet", [encoded(9)], [0], names=names)
+    _write(
+        folder / "test-00000-of-00001.parquet",
+        [encoded(9), encoded(10)],
+        [0, 1],
+        names=names,
+    )
     data = ImageParquet(path=str(folder)).load()
     assert data.class_names == ("cat", "dog")
     assert data.class_counts.tolist() == [6, 2]
-    assert (len(data.val), len(data.test)) == (1, 1)
+    assert (len(data.val), len(data.test)) == (1, 2)
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
@@ -71,6 +76,19 @@ def test_load__the_same_images_as_from_files(tmp_path, encoded):
             for split in (files.splits["train"], whole)
         ]
         assert torch.equal(batches[0].images, batches[1].images)
+
+
+def test_load__what_is_held_out_does_not_depend_on_where_the_table_lies(
+    tmp_path, encoded
+):
+    images, labels = [encoded(i) for i in range(20)], ["cat", "dog"] * 10
+    data = [
+        ImageParquet(path=str(_write(tmp_path / place / "a.parquet", images, labels)))
+        for place in ("here", "there")
+    ]
+    first, second = (dataset.load() for dataset in data)
+    assert first.fingerprint == second.fingerprint
+    assert first.test.keys() == second.test.keys()
 
 
 def test_load__other_columns_and_integers(tmp_path, encoded):
@@ -101,7 +119,10 @@ def test_load__faults(tmp_path, encoded):
     file = _write(tmp_path / "b.parquet", [*images, None], ["cat"] * 4)
     with pytest.raises(FileNotFoundError) as missing:
         ImageParquet(path=str(file), val_fraction=0, test_fraction=0.25).load()
-    assert "row 3` is missing, one of 1 missing of the " in str(missing.value)
+    assert str(missing.value) == (
+        f"`{file}, train row 3` is missing, one of 1 missing of the 3 images of train. "
+        "Fetch it again, or leave such images out with data.skip_broken=true."
+    )
     file = _write(tmp_path / "test-0.parquet", images, [0, 1, 1])
     with pytest.raises(ValueError, match="train") as error:
         ImageParquet(path=str(file)).load()

@@ -3,7 +3,11 @@ import torch
 
 from tailshift.data import ImageFolder, Preparation
 from tailshift.data.decoding import ImageFiles
-from tailshift.data.own_images import median_size, number_labels
+from tailshift.data.own_images import (
+    UntestedClassWarning,
+    median_size,
+    number_labels,
+)
 
 
 def test_number_labels__integers_by_value_and_names_by_letter():
@@ -38,7 +42,7 @@ def test_median_size__a_multiple_of_32(tmp_path, write_image, sizes, expected):
 
 @pytest.fixture
 def folder(tmp_path, write_image):
-    for c, count in (("cat", 10), ("dog", 5), ("emu", 1)):
+    for c, count in (("cat", 10), ("dog", 5), ("emu", 2)):
         for i in range(count):
             write_image(tmp_path / c / f"{i}.jpg", seed=i, size=(70, 60))
     return tmp_path
@@ -49,7 +53,7 @@ def test_load__holds_out_and_keeps_class_names(folder):
     assert data.class_names == ("cat", "dog", "emu")
     assert data.class_counts.tolist() == [7, 3, 1]
     assert torch.bincount(data.val.labels).tolist() == [1, 1]
-    assert torch.bincount(data.test.labels).tolist() == [2, 1]
+    assert torch.bincount(data.test.labels).tolist() == [2, 1, 1]
     assert data.image_size == 64
     assert data.train.preparation == Preparation(64, flip=True, jitter=0.0)
 
@@ -74,6 +78,19 @@ def test_load__the_hold_out_does_not_depend_on_the_run(folder):
     first, again = (ImageFolder(path=str(folder)).load(seed=s) for s in (0, 1))
     other = ImageFolder(path=str(folder), split_seed=1).load()
     assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_load__a_class_with_a_single_image_is_trained_on_and_said_to_be_untested(
+    folder, write_image
+):
+    write_image(folder / "fox" / "1.jpg")
+    with pytest.warns(UntestedClassWarning) as warned:
+        data = ImageFolder(path=str(folder)).load()
+    assert data.class_counts.tolist() == [7, 3, 1, 1]
+    assert [str(warning.message) for warning in warned] == [
+        "the test split has no image of 1 of the 4 classes, the first: 'fox'. Add "
+        "images to judge them too; a single one stays in training."
+    ]
 
 
 def test_load__no_test_split_at_all(folder):

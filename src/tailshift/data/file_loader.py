@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from tailshift.data.batches import Batch, BatchPlan, Request
 from tailshift.data.decoding import BrokenImageError, EncodedImages, load_image
@@ -176,17 +176,19 @@ class _Reader(Dataset[_Loaded]):
         )
 
     def __getitem__(self, request: Request) -> _Loaded:
-        images, kept, broken = list[Tensor](), list[int](), dict[int, str]()
         ids = request.sample_ids.tolist()
+        kept, broken = list[int](), dict[int, str]()
+        batch = torch.empty(len(ids), *self._size)
+        if get_worker_info() is not None and ids:
+            # Now: a batch that is filled first would be copied on its way.
+            batch.share_memory_()  # type: ignore[no-untyped-call]
         for i, seed in zip(ids, self._seeds(request), strict=True):
             try:
-                images.append(self._normalise(self._load(i, seed)))
+                batch[len(kept)] = self._normalise(self._load(i, seed))
                 kept.append(i)
             except BrokenImageError as error:
                 broken[i] = str(error)
-        # In a worker this stacks straight into memory shared with the main process.
-        batch = default_collate(images) if images else torch.empty(0, *self._size)
-        return _Loaded(batch, np.array(kept, np.int64), broken)
+        return _Loaded(batch[: len(kept)], np.array(kept, np.int64), broken)
 
     def _seeds(self, request: Request) -> list[int] | list[None]:
         if self._seed is None:

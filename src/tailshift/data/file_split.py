@@ -67,7 +67,7 @@ class FileSplit(Split):
         )
 
     def keys(self) -> tuple[str, ...]:
-        """Return each image's path, or table and row."""
+        """Return each image's path, or split and row of its table."""
         return self.images.keys
 
     def fingerprint(self) -> str:

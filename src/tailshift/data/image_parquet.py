@@ -2,7 +2,7 @@
 
 import importlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,9 +53,7 @@ class ImageParquet(OwnImages):
         for split, table in tables.items():
             self._check_labels(labels[split], len(names), f"`{path}` split {split}")
             images = ImageTable(
-                f"{path}, {split}",
-                table.column(self.image_column),
-                np.arange(len(table)),
+                path, split, table.column(self.image_column), np.arange(len(table))
             )
             splits[split] = FileSplit(images, torch.tensor(labels[split]))
         return Found(splits, names)
@@ -91,8 +89,11 @@ class ImageParquet(OwnImages):
 class ImageTable:
     """Encoded images in a column of a table."""
 
-    place: str
-    """Which table, for messages."""
+    path: Path
+    """Where the table is."""
+
+    split: str
+    """Which split of it these are from."""
 
     column: Any
     """pyarrow's column of structs or bytes."""
@@ -105,8 +106,8 @@ class ImageTable:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Table and row."""
-        return tuple(self.name(i) for i in range(len(self)))
+        """Split and row."""
+        return tuple(f"{self.split} row {row}" for row in self.rows.tolist())
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
@@ -119,8 +120,8 @@ class ImageTable:
         return np.asarray(lengths.to_numpy(), dtype=np.int64)[self.rows]
 
     def name(self, i: int) -> str:
-        """Return the table and row of image i."""
-        return f"{self.place} row {self.rows[i]}"
+        """Return the table, split and row of image i."""
+        return f"{self.path}, {self.split} row {self.rows[i]}"
 
     def read(self, i: int) -> bytes:
         """Return the encoded image i."""
@@ -132,7 +133,7 @@ class ImageTable:
 
     def subset(self, rows: NDArray[np.int64]) -> "ImageTable":
         """Return the images of some rows."""
-        return ImageTable(self.place, self.column, self.rows[rows])
+        return replace(self, rows=self.rows[rows])
 
 
 def parquet_files(path: Path) -> list[Path]:

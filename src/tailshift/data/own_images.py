@@ -1,5 +1,6 @@
 """Images of your own: what a folder, a CSV, a list and a Parquet table share."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -102,6 +103,7 @@ class OwnImages(Dataset):
         found = self.read(Path(self.path).expanduser())
         splits = self._with_hold_out(found.splits)
         check_every_name(splits["train"].labels, found.class_names, self.path)
+        _warn_of_untested(splits["test"].labels, found.class_names)
         size = self.image_size or median_size(splits["train"].images)
         ready = {
             name: replace(
@@ -144,6 +146,23 @@ def check_every_name(labels: Tensor, class_names: Sequence[str], where: str) -> 
         raise ValueError(
             f"`{where}` must have a training image of every class, but has none of "
             f"{name!r}."
+        )
+
+
+class UntestedClassWarning(UserWarning):
+    """The test split has no image of some class."""
+
+
+def _warn_of_untested(labels: Tensor, class_names: Sequence[str]) -> None:
+    counts = torch.bincount(labels, minlength=len(class_names))
+    untested = [name for name, n in zip(class_names, counts, strict=True) if not n]
+    if untested:
+        warnings.warn(
+            f"the test split has no image of {len(untested)} of the "
+            f"{len(class_names)} classes, the first: {untested[0]!r}. Add images to "
+            "judge them too; a single one stays in training.",
+            UntestedClassWarning,
+            stacklevel=3,
         )
 
 
