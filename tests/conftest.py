@@ -1,12 +1,16 @@
-"""A small configuration, and a finished run of it that tests share."""
+"""A small configuration, a finished run of it, images and a command line to share."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tailshift import Run, RunConfig, load_recipe, train
+from tailshift.cli import main
 
 TinyConfig = Callable[..., RunConfig]
 
@@ -32,3 +36,73 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def run_copy(digits_run: Run, tmp_path: Path) -> Path:
     """Return the directory of a copy of that run, to damage."""
     return Path(shutil.copytree(digits_run.directory, tmp_path / "run"))
+
+
+class Result(NamedTuple):
+    """What a command line left: exit code, output and errors."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def tailshift(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Result]:
+    """Run a command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr("sys.argv", ["tailshift", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert isinstance(end.value.code, int)
+        return Result(end.value.code, *capfd.readouterr())
+
+    return run
+
+
+def _write_image(path: Path, *, seed: int = 0, size: tuple[int, int] = (40, 32)) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3))
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+    return str(path)
+
+
+@pytest.fixture
+def write_image() -> Callable[..., str]:
+    """Write one image of random pixels; the suffix decides the format."""
+    return _write_image
+
+
+_LAYOUTS = {
+    "imagenet_lt": ("ImageNet_LT_{}.txt", "{split}/n{c:08}/n{c:08}_{i}.JPEG"),
+    "places_lt": ("Places_LT_{}.txt", "{split}_256/s/scene_{c}/{i:08}.jpg"),
+    "inaturalist2018": ("iNaturalist18_{}.txt", "{split}2018/Aves/{c}/{i}.jpg"),
+}
+
+
+def _write_benchmark(
+    root: Path, name: str, *, counts: Sequence[int] = (5, 3, 2), per_class: int = 2
+) -> Path:
+    list_name, pattern = _LAYOUTS[name]
+    splits = {"train": counts, "val": [per_class] * len(counts)}
+    if name != "inaturalist2018":
+        splits["test"] = [per_class] * len(counts)
+    for split, split_counts in splits.items():
+        lines = []
+        for c, count in enumerate(split_counts):
+            for i in range(count):
+                path = pattern.format(split=split, c=c, i=i)
+                _write_image(root / path, seed=len(lines))
+                lines.append(f"{path} {c}\n")
+        (root / list_name.format(split)).write_text("".join(lines))
+    return root
+
+
+@pytest.fixture
+def write_benchmark() -> Callable[..., Path]:
+    """Write lists and JPEGs in the layout of a large benchmark, cut down."""
+    return _write_benchmark

@@ -8,12 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
 import tailshift as ts
-from tailshift.cli import main
 from tailshift.data import DATASETS
 from tailshift.demo import report_run, summarise_runs
 from tailshift.evaluation import Summary
@@ -25,39 +24,13 @@ from tailshift.report.tables import CSV_COLUMNS
 COMMANDS = ("demo", "train", "evaluate", "report", "list")
 TINY = ("--set", "train.epochs=1")
 
-
-class Result(NamedTuple):
-    code: int
-    out: str
-    err: str
+Command = Callable[..., Any]
 
 
-Command = Callable[..., Result]
-
-
-@pytest.fixture
-def tailshift(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Command:
-    """Run a command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: object) -> Result:
-        monkeypatch.setattr("sys.argv", ["tailshift", *map(str, arguments)])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as end:
-            main()
-        assert isinstance(end.value.code, int)
-        return Result(end.value.code, *capfd.readouterr())
-
-    return run
-
-
-def _process(folder: Path, *arguments: object) -> Result:
+def _process(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run a command line as a user does, in a process of its own."""
     command = [sys.executable, "-m", "tailshift", *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    return Result(done.returncode, done.stdout, done.stderr)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
@@ -197,10 +170,10 @@ def test_interrupt__leaves_a_usable_run(tmp_path: Path, tailshift: Command) -> N
         "tailshift train --resume --output 'my run'\n"
     )
 
-    result = _process(tmp_path, "evaluate", "my run")
-    assert result.code == 0
-    assert "backward 50" in result.out
-    assert result.err == (
+    shown = _process(tmp_path, "evaluate", "my run")
+    assert shown.returncode == 0
+    assert "backward 50" in shown.stdout
+    assert shown.stderr == (
         f"note: my run is not finished; {done} of 12 epochs are done.\n"
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tailshift.config import ConfigError, OptimConfig, RunConfig
 from tailshift.data import CIFAR100LT, DATASETS, DigitsLT
@@ -121,6 +122,22 @@ def test_run_config__names_its_parts(tiny_config: TinyConfig) -> None:
     config = tiny_config("method.name=lade")
     assert (config.data_name, config.method_name) == ("digits_lt", "lade")
     assert config.to_mapping()["method"]["name"] == "lade"
+
+
+def test_run_config__softmax_carries_what_the_sampler_serves(
+    tiny_config: TinyConfig,
+) -> None:
+    """Class counts 16, 4, 1: shares 16/21 …, square roots 4/7, 2/7, 1/7, or thirds."""
+    counts = torch.tensor([16, 4, 1])
+    for sampler, prior in (
+        ("instance", [16 / 21, 4 / 21, 1 / 21]),
+        ("square_root", [4 / 7, 2 / 7, 1 / 7]),
+        ("class_balanced", [1 / 3, 1 / 3, 1 / 3]),
+    ):
+        config = tiny_config(f"train.sampler={sampler}")
+        assert config.trained_prior(counts).tolist() == pytest.approx(prior)
+        served = config.served_counts(counts)
+        assert served.tolist() == pytest.approx([21 * share for share in prior])
 
 
 def test_run_config__cannot_change(tiny_config: TinyConfig) -> None:
@@ -302,6 +319,24 @@ def test_load_recipe__all_faults_at_once(tmp_path: Path) -> None:
         (
             "train.epochs=2024-01-01",
             "`train.epochs` must be a valid integer, but is '2024-01-01'.",
+        ),
+        (
+            "train.sampler=clas_balanced",
+            "`train.sampler`: unknown sampler 'clas_balanced'; did you mean "
+            "'class_balanced'? Known: class_balanced, instance, progressive, reverse, "
+            "square_root",
+        ),
+        (
+            "train.num_workers=-1",
+            "`train.num_workers` must be greater than or equal to 0, but is -1.",
+        ),
+        (
+            "model.pretrained=maybe",
+            "`model.pretrained` must be True, False or 'if_available', but is 'maybe'.",
+        ),
+        (
+            "optim.backbone_lr=0",
+            "`optim.backbone_lr` must be greater than 0, but is 0.",
         ),
         (
             "train.drop_last=yes",

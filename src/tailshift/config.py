@@ -37,11 +37,12 @@ class ModelConfig(_Section):
 
     name: str
     """A name of `tailshift list models`, or ``timm:NAME``."""
-    pretrained: bool | Literal["if_available"] = False
+    pretrained: Literal[True, False, "if_available"] = False
     """Start from timm's published weights; ``"if_available"`` goes without them where
     they cannot be fetched."""
     weights: str = ""
-    """Start the backbone from this safetensors file, without a network."""
+    """Start the backbone from this safetensors file, without a network; it stands in
+    for ``pretrained``."""
 
     @field_validator("name")
     @classmethod

@@ -1,10 +1,15 @@
+from pathlib import Path
+from typing import Any
+
 import pytest
 import timm
 import torch
 from torch import nn
 
 from tailshift.models import TimmBackbone, build_model
+from tailshift.models import timm_backbone as module
 from tailshift.models.timm_backbone import (
+    Pretrained,
     _feature_dim,
     check_timm_name,
     is_timm_model,
@@ -55,6 +60,87 @@ def test_timm_backbone__features_are_no_vector() -> None:
         "timm model 'unpooled' gives features of shape (1, 3, 4, 4) for one image, "
         "but a backbone gives one vector. Take a classification model."
     )
+
+
+def _without_network(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let timm build models, but fetch no weights."""
+    create = timm.create_model
+
+    def create_model(name: str, *, pretrained: bool, **settings: Any) -> Any:
+        if pretrained:
+            raise error
+        return create(name, pretrained=False, **settings)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    monkeypatch.setattr(module, "hub_is_reachable", lambda: True)
+
+
+NO_NETWORK = OSError("no route to host\nand more on it")
+NO_WEIGHTS = RuntimeError("No pretrained weights exist for test_resnet.")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (NO_NETWORK, "no route to host"),
+        (NO_WEIGHTS, "No pretrained weights exist for test_resnet."),
+        (OSError(), "OSError"),
+    ],
+)
+def test_timm_backbone__without_weights_where_there_are_none(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    _without_network(monkeypatch, error)
+    with pytest.warns(UserWarning, match="from scratch") as warned:
+        backbone = TimmBackbone("test_resnet", pretrained="if_available")
+    assert [str(warning.message) for warning in warned] == [
+        "the published weights of timm model 'test_resnet' cannot be had "
+        f"({reason}); training from scratch."
+    ]
+    assert backbone.feature_dim == 96
+
+
+def test_timm_backbone__says_at_once_that_there_is_no_network(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With timm's own way to the weights, which would ask for a minute."""
+    monkeypatch.setattr(module, "hub_is_reachable", lambda: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.warns(UserWarning, match="from scratch") as warned:
+        TimmBackbone("test_resnet", pretrained="if_available")
+    assert [str(warning.message) for warning in warned] == [
+        "the published weights of timm model 'test_resnet' cannot be had "
+        "(huggingface.co cannot be reached); training from scratch."
+    ]
+
+
+def test_timm_backbone__weights_asked_for_but_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _without_network(monkeypatch, NO_NETWORK)
+    with pytest.raises(OSError, match="published weights") as error:
+        TimmBackbone("test_resnet", pretrained=True)
+    assert str(error.value) == (
+        "the published weights of timm model 'test_resnet' cannot be had (no route to "
+        "host). Name a file with model.weights, or train from scratch with "
+        "model.pretrained=false."
+    )
+
+
+@pytest.mark.parametrize("pretrained", [True, "if_available"])
+def test_timm_backbone__takes_published_weights(
+    monkeypatch: pytest.MonkeyPatch, pretrained: Pretrained
+) -> None:
+    create, asked = timm.create_model, []
+
+    def create_model(name: str, *, pretrained: bool, **settings: Any) -> Any:
+        asked.append(pretrained)
+        return create(name, pretrained=False, **settings)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    monkeypatch.setattr(module, "hub_is_reachable", lambda: True)
+    TimmBackbone("test_resnet", pretrained=pretrained)
+    assert asked == [True]
 
 
 def test_build_model__timm() -> None:

@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import timm
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import tailshift as ts
 from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
+from tailshift.training.interrupt import StopRequest
+from tailshift.training.loop import Trainer
+from tailshift.training.progress import training_progress
+from tailshift.training.train import build_fabric, build_trainer, new_model
 
 TinyConfig = Callable[..., ts.RunConfig]
 ODD_NAMES = (
@@ -192,3 +198,159 @@ def test_train__tells_the_model_the_image_size(
     run = ts.train(tiny_config("train.epochs=1"), output=tmp_path / "run")
     assert run.model.training is False
     assert asked == [8, 8]
+
+
+def test_train__takes_the_splits_it_is_given(
+    tmp_path: Path, tiny_config: TinyConfig
+) -> None:
+    """The configuration's own, at imbalance ratio 50, are not loaded."""
+    data = CHANGES["names"](DigitsLT(imbalance_ratio=5).load(root=None, seed=3))
+    run = ts.train(tiny_config("train.epochs=1"), output=tmp_path / "run", data=data)
+    assert run.facts["source_counts"] == data.class_counts.tolist()
+    assert run.facts["data_fingerprint"] == data.fingerprint
+    assert run.predictions("test").labels.tolist() == data.test.labels.tolist()
+    assert run.class_names == ODD_NAMES
+
+
+@pytest.mark.parametrize("sampler", ["instance", "class_balanced"])
+def test_train__softmax_saves_the_prior_its_sampler_served(
+    tmp_path: Path, tiny_config: TinyConfig, sampler: str
+) -> None:
+    config = tiny_config(f"train.sampler={sampler}", "train.epochs=1")
+    run = ts.train(config, output=tmp_path / "run")
+    predictions = run.predictions()
+    counts, prior = predictions.source_counts, predictions.trained_prior
+    assert counts is not None
+    assert prior is not None
+    wanted = ts.priors.from_counts(counts)
+    if sampler == "class_balanced":
+        wanted = ts.priors.uniform(10)
+    torch.testing.assert_close(prior, wanted)
+    assert counts.tolist() == run.facts["source_counts"]  # what there is, all the same
+
+
+def _trainer(config: ts.RunConfig) -> Trainer:
+    torch.manual_seed(0)
+    data = config.data.load(root=None, seed=0)
+    return build_trainer(config, data, new_model(config, data), build_fabric(config))
+
+
+def _one_epoch(trainer: Trainer) -> dict[str, Any]:
+    """Train and return the epoch's metrics."""
+    found: list[dict[str, Any]] = []
+    with training_progress("test", trainer.num_steps, done=0) as progress:
+        trainer.fit(on_epoch=found.append, stop=StopRequest(), progress=progress)
+    return found[0]
+
+
+def test_build_trainer__backbone_has_a_learning_rate_of_its_own(
+    tiny_config: TinyConfig,
+) -> None:
+    """The schedule's factor of the last step holds for both groups."""
+    trainer = _trainer(
+        tiny_config(
+            "optim.lr=0.05",
+            "optim.backbone_lr=0.001",
+            "optim.schedule=cosine",
+            "train.epochs=1",
+        )
+    )
+    backbone, head = trainer.optimizer.param_groups
+    model = trainer.model
+    assert [*map(id, backbone["params"])] == [*map(id, model.backbone.parameters())]
+    assert [*map(id, head["params"])] == [*map(id, model.head.parameters())]
+    metrics = _one_epoch(trainer)
+    factor = trainer.schedule(trainer.num_steps - 1)
+    assert 0 < factor < 0.5
+    assert backbone["lr"] == pytest.approx(0.001 * factor)
+    assert head["lr"] == pytest.approx(0.05 * factor) == metrics["lr"]
+
+
+def test_build_trainer__one_learning_rate_where_no_other_is_given(
+    tiny_config: TinyConfig,
+) -> None:
+    trainer = _trainer(tiny_config("optim.lr=0.05", "optim.schedule=constant"))
+    trainer.set_learning_rate()
+    assert [group["lr"] for group in trainer.optimizer.param_groups] == [0.05, 0.05]
+
+
+def test_build_trainer__backbone_moves_by_its_own_learning_rate(
+    tiny_config: TinyConfig,
+) -> None:
+    """One plain step of SGD: at a 50th of the rate the backbone goes a 50th as far."""
+
+    def first_step(*overrides: str) -> tuple[Tensor, Tensor]:
+        trainer = _trainer(
+            tiny_config(
+                "optim.nesterov=false",
+                "optim.momentum=0",
+                "optim.schedule=constant",
+                "optim.lr=0.05",
+                "train.epochs=1",
+                "train.batch_size=276",
+                *overrides,
+            )
+        )
+        parts = (trainer.model.backbone, trainer.model.head)
+        before = [_flat(part).clone() for part in parts]
+        _one_epoch(trainer)
+        backbone, head = (
+            _flat(part) - old for part, old in zip(parts, before, strict=True)
+        )
+        return backbone, head
+
+    plain, slow = first_step(), first_step("optim.backbone_lr=0.001")
+    torch.testing.assert_close(slow[0], plain[0] / 50, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(slow[1], plain[1])
+    assert plain[0].abs().max() > 1e-4
+
+
+def _flat(module: Any) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def test_train__starts_from_a_weights_file(
+    tmp_path: Path, tiny_config: TinyConfig, digits_run: ts.Run
+) -> None:
+    path = digits_run.directory / "weights.safetensors"
+    config = tiny_config(
+        f"model.weights={path}", "optim.lr=1e-9", "optim.weight_decay=0"
+    )
+    run = ts.train(config, output=tmp_path / "run")
+    torch.testing.assert_close(
+        _flat(run.model.backbone), _flat(digits_run.model.backbone)
+    )
+    assert not torch.equal(run.model.head.weight, digits_run.model.head.weight)
+    assert run.config.model.weights == str(path)
+
+
+def test_train__weights_file_stands_in_for_published_weights(
+    tmp_path: Path, tiny_config: TinyConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is fetched: that is what a file is given for."""
+    create = timm.create_model
+    published = create("test_resnet", in_chans=1).state_dict()
+    save_file(published, tmp_path / "a.safetensors")
+
+    def create_model(name: str, *, pretrained: bool, **settings: Any) -> Any:
+        assert not pretrained
+        return create(name, pretrained=False, **settings)
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = tiny_config(
+        "model.name=timm:test_resnet",
+        "model.pretrained=true",
+        "model.weights=~/a.safetensors",
+    )
+    model = new_model(config, config.data.load(root=None, seed=0))
+    for name, tensor in model.backbone.state_dict().items():
+        assert torch.equal(tensor, published[name.removeprefix("model.")])
+
+
+def test_train__no_weights_file(tmp_path: Path, tiny_config: TinyConfig) -> None:
+    path = tmp_path / "none.safetensors"
+    with pytest.raises(FileNotFoundError) as error:
+        ts.train(tiny_config(f"model.weights={path}"), output=tmp_path / "run")
+    assert str(error.value) == f"there is no weights file {path}."
+    assert not (tmp_path / "run").exists()

@@ -3,6 +3,9 @@
 import io
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -37,17 +40,33 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know an α
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            app()
     except (ValueError, OSError, FloatingPointError, ImportError) as error:
         if os.environ.get("TAILSHIFT_TRACEBACK"):
             raise
         for line in str(error).splitlines():  # a faulty recipe has a line for each
             print(f"error: {line}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+@contextmanager
+def telling_interrupts() -> Iterator[None]:
+    """Print what an interruption has to say; Typer knows only its exit code."""
+    try:
+        yield
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
             print(interrupt, file=sys.stderr)
         raise SystemExit(130) from None
+
+
+def _show_warning(message: Warning | str, *args: object, **settings: object) -> None:
+    """Print a warning as a sentence, without the line of code it came from."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def announce(text: str) -> None:

@@ -14,6 +14,7 @@ from tailshift.data import DATASETS
 from tailshift.methods import METHODS
 from tailshift.models import MODELS
 from tailshift.registry import Registry
+from tailshift.training.data_shape import known_shape
 
 
 class Listed(StrEnum):
@@ -39,8 +40,9 @@ def list_command(kind: Annotated[Listed, typer.Argument(help="What to list.")]) 
         return
     table = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1))
     table.add_column(no_wrap=True)
-    for row in rows:
-        table.add_row(*map(Text, row))
+    for name, sentence, *more in rows:  # narrow terminals have room for two columns
+        below = [Text(f"  {part}", style="dim") for part in more]
+        table.add_row(Text("\n").join([Text(name), *below]), Text(sentence))
     console.print(table)
 
 
@@ -54,4 +56,15 @@ def _method_rows() -> list[tuple[str, ...]]:
 
 
 def _recipe_rows() -> list[tuple[str, ...]]:
-    return [(name, recipes.recipe_sentence(name)) for name in recipes.recipe_names()]
+    return [
+        (name, recipes.recipe_sentence(name), _cost(name))
+        for name in recipes.recipe_names()
+    ]
+
+
+def _cost(recipe: str) -> str:
+    """Return how many epochs of how many images, where that is known, are trained."""
+    config = recipes.load_recipe(recipe)
+    shape = known_shape(config.data)
+    epochs = f"{config.train.epochs} epochs"
+    return epochs if shape is None else f"{epochs} × {shape.num_samples:,} images"

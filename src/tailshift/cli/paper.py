@@ -6,7 +6,14 @@ from typing import Annotated
 
 import typer
 
-from tailshift.cli.app import DataRoot, Settings, announce, app, console
+from tailshift.cli.app import (
+    DataRoot,
+    Settings,
+    announce,
+    app,
+    console,
+    telling_interrupts,
+)
 from tailshift.cli.training import parse_seeds
 from tailshift.recipes import load_recipe
 from tailshift.report.comparison import comparison_table, write_comparison_csv
@@ -32,16 +39,17 @@ def reproduce_command(
     csv: Annotated[Path | None, typer.Option(help="Write the table here too.")] = None,
 ) -> None:
     """Train what a table of the paper lacks; print ours beside the paper's."""
-    plan, faults = reproduce(
-        table,
-        runs=runs,
-        seeds=parse_seeds(seeds),
-        quick=quick,
-        settings=settings or (),
-        data_root=data_root,
-        dry_run=dry_run,
-        announce=announce,
-    )
+    with telling_interrupts():
+        plan, faults = reproduce(
+            table,
+            runs=runs,
+            seeds=parse_seeds(seeds),
+            quick=quick,
+            settings=settings or (),
+            data_root=data_root,
+            dry_run=dry_run,
+            announce=announce,
+        )
     if dry_run and plan.missing:
         console.print(estimate_table(plan.estimates(data_root)))
     comparisons = plan.comparisons()
@@ -72,14 +80,15 @@ def tune_command(
     from tailshift.training.tune import GRID, tune
 
     config = load_recipe(recipe, settings or ())
-    found = tune(
-        config,
-        output=output,
-        data_root=data_root,
-        alphas=_parse_values("--alphas", alphas) or GRID,
-        lams=_parse_values("--lams", lams) or GRID,
-        announce=announce,
-    )
+    with telling_interrupts():
+        found = tune(
+            config,
+            output=output,
+            data_root=data_root,
+            alphas=_parse_values("--alphas", alphas) or GRID,
+            lams=_parse_values("--lams", lams) or GRID,
+            announce=announce,
+        )
     console.print(tuning_table(found.trials))
     write_tuning_csv(output / "tuning.csv", found.trials)
     save_heat_map(output / "tuning.svg", found.trials, title=config.recipe)

@@ -79,7 +79,12 @@ def _data_settings(data: str | None) -> list[str]:
     if data is None:
         return []
     option = parse_data_option(data)
-    return [f"data.{key}={json.dumps(value)}" for key, value in option.items()]
+    return [f"data.{key}={_toml_string(value)}" for key, value in option.items()]
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but for halves of an emoji and the delete character.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _planned_runs(

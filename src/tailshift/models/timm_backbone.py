@@ -1,12 +1,14 @@
 """Any model of timm as a backbone, by name: ``timm:resnet50``."""
 
 import warnings
+from contextlib import nullcontext
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tailshift.models.backbone import Backbone
+from tailshift.models.hub import hub_host, hub_is_reachable, offline_hub
 from tailshift.registry import did_you_mean
 
 PREFIX = "timm:"
@@ -65,12 +67,17 @@ def _create_model(
     import timm
 
     if pretrained:
+        is_online = hub_is_reachable()
         try:
-            return timm.create_model(name, pretrained=True, **settings)
+            with nullcontext() if is_online else offline_hub():
+                return timm.create_model(name, pretrained=True, **settings)
         except (OSError, RuntimeError) as error:
+            cause = str(error).strip() or type(error).__name__
+            if not is_online:
+                cause = f"{hub_host()} cannot be reached"
             reason = (
                 f"the published weights of timm model {name!r} cannot be had "
-                f"({str(error).splitlines()[0]})"
+                f"({cause.splitlines()[0]})"
             )
         if pretrained != "if_available":
             raise OSError(

@@ -114,10 +114,11 @@ def new_model(config: RunConfig, data: LongTailedData) -> Classifier:
         in_channels=data.in_channels,
         image_size=data.image_size,
         head=config.method.head,
-        pretrained=config.model.pretrained,
+        pretrained=False if config.model.weights else config.model.pretrained,
     )
     if config.model.weights:
-        load_backbone_weights(model.backbone, Path(config.model.weights))
+        weights = Path(config.model.weights).expanduser()
+        load_backbone_weights(model.backbone, weights)
     if config.train.channels_last:
         model.to(memory_format=torch.channels_last)
     return model

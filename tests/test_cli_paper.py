@@ -1,0 +1,305 @@
+"""The commands of the paper's experiments: reproduce, tune and data check."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+import tailshift as ts
+from tailshift.evaluation.paper import paper_table
+from tailshift.training import tune as tune_module
+
+Command = Callable[..., Any]
+WriteImage = Callable[..., str]
+
+DIGITS = ("data.name=digits_lt", "model.name=digits_net", "train.epochs=1")
+TUNE = ("tune", "digits_lt", "--set", "method.name=lade", "--set", "train.epochs=1")
+GRID = ("--alphas", "1,0.1", "--lams", "0.5", "-o", "search")
+
+
+def _set(*settings: str) -> list[str]:
+    return [part for setting in settings for part in ("--set", setting)]
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        (("reproduce",), "tailshift reproduce table2 --quick --dry-run"),
+        (("tune",), "tailshift tune digits_lt --set method.name=lade -o search"),
+        (("data",), "tailshift data check digits_lt"),
+        (("data", "check"), "tailshift data check digits_lt"),
+    ],
+)
+def test_help__ends_with_an_example(
+    tailshift: Command, command: tuple[str, ...], example: str
+) -> None:
+    result = tailshift(*command, "--help")
+    assert result.code == 0
+    assert result.out.rstrip().splitlines()[-1] == f"  Example: {example}"
+
+
+@pytest.fixture
+def half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every step take half a second, without a measurement."""
+    name = "tailshift.training.estimate.seconds_per_step"
+    monkeypatch.setattr(name, lambda config, shape: 0.5)
+
+
+@pytest.mark.usefixtures("half_a_second")
+def test_reproduce__dry_run_says_what_it_would_train(tailshift: Command) -> None:
+    result = tailshift("reproduce", "table2", "--quick", "--dry-run")
+    assert (result.code, result.err) == (0, "")
+    lines = [" ".join(line.split()) for line in result.out.splitlines()]
+    # 30 epochs of ⌈10,847 / 128⌉ = 85 steps: 2,550, or 21 min 15 s
+    for method in ("softmax", "balanced_softmax", "lade"):
+        recipe = f"cifar100_lt_ir100_{method}_quick"
+        assert f"{recipe} 0 2,550 500 21 min 15 s" in lines
+    assert any(line.startswith("9 runs ") for line in lines)
+    assert "Table 2" in result.out
+    assert "45.4" in result.out  # the paper's LADE at ratio 100
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.usefixtures("half_a_second")
+def test_reproduce__dry_run_of_all_seeds(tailshift: Command) -> None:
+    result = tailshift("reproduce", "table8", "--dry-run", "--seeds", "0,1")
+    assert (result.code, result.err) == (0, "")
+    assert "36 runs" in result.out
+    for recipe in ("cifar100_lt_ir10_lade_lambda0", "inaturalist2018_lade_alpha0"):
+        assert recipe in result.out
+    assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_reproduce__facts_need_no_runs(tailshift: Command, number: int) -> None:
+    result = tailshift("reproduce", f"table{number}", "--csv", "table.csv")
+    assert (result.code, result.err) == (0, "")
+    table = paper_table(number)
+    assert f"Table {number}: {table.title}" in " ".join(result.out.split())
+    for cell in table.numbers:
+        assert cell.row.split(",")[0] in result.out
+    with Path("table.csv").open(encoding="utf-8") as file:
+        assert len(list(csv.DictReader(file))) == 18
+    assert [path.name for path in Path().iterdir()] == ["table.csv"]
+
+
+def test_reproduce__trains_what_is_missing(tailshift: Command) -> None:
+    """Table 5 on digits: three runs; the second time there is nothing to train."""
+    command = ("reproduce", "table5", "--runs", "mine", *_set(*DIGITS))
+    result = tailshift(*command)
+    assert (result.code, result.err) == (0, "")
+    recipes = [
+        f"inaturalist2018_{method}"
+        for method in ("balanced_softmax", "softmax", "lade")
+    ]
+    announced = [line for line in result.out.splitlines() if "training" in line]
+    assert announced == [
+        f"training {recipe} with seed 0 ({number} of 3)"
+        for number, recipe in enumerate(recipes, start=1)
+    ]
+    assert all(ts.load(run).is_finished for run in Path("mine").glob("*/*"))
+    again = tailshift(*command)
+    assert again.out == result.out.removeprefix("\n".join(announced) + "\n")
+    assert "70.0" in again.out  # the paper's LADE
+
+
+def test_reproduce__goes_on_after_an_interruption(
+    tailshift: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = type("Unfinished", (), {"is_finished": False})
+    monkeypatch.setattr(
+        "tailshift.reproduce.train", lambda config, **settings: unfinished
+    )
+    result = tailshift("reproduce", "table5", *_set(*DIGITS))
+    assert result == (
+        130,
+        "training inaturalist2018_balanced_softmax with seed 0 (1 of 3)\n",
+        "interrupted: the same command goes on where this one stopped.\n",
+    )
+
+
+def test_reproduce__says_which_data_is_missing(tailshift: Command) -> None:
+    """The table is printed all the same."""
+    result = tailshift("reproduce", "table5", "--data-root", "none")
+    assert result.code == 2
+    assert result.err == (
+        "error: inaturalist2018_balanced_softmax: inaturalist2018 needs the public "
+        "list iNaturalist18_train.txt, but it is in none of `none`, `none/lists`, "
+        "`none/inaturalist2018`. Put it there, or name another folder with "
+        "--data-root.\n"
+    )
+    assert "Table 5" in result.out
+
+
+@pytest.mark.parametrize("table", ["table6", "tabel2", "2", ""])
+def test_reproduce__unknown_table(tailshift: Command, table: str) -> None:
+    assert tailshift("reproduce", table) == (
+        2,
+        "",
+        "error: `table` must be one of table1, table2, table3, table4, table5, table7, "
+        f"table8, but is {table!r}.\n",
+    )
+
+
+def test_tune__two_by_one(tailshift: Command) -> None:
+    result = tailshift(*TUNE, *GRID)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert sum(line.startswith("training α = ") for line in lines) == 2
+    run = ts.load(lines[-1])
+    assert run.is_finished
+    assert run.directory.parent == Path("search/trials")
+    with Path("search/tuning.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(float(row["alpha"]), float(row["lam"])) for row in rows] == [
+        (0.1, 0.5),
+        (1.0, 0.5),
+    ]
+    assert Path("search/tuning.svg").read_text(encoding="utf-8").startswith("<?xml")
+
+
+def test_tune__goes_on_after_an_interruption(
+    tailshift: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train, begun = tune_module.train, []
+
+    def interrupted_the_second_time(config: ts.RunConfig, **settings: Any) -> ts.Run:
+        begun.append(config.method)
+        if len(begun) == 2:
+            raise KeyboardInterrupt(tune_module.INTERRUPTED)
+        return train(config, **settings)
+
+    monkeypatch.setattr(tune_module, "train", interrupted_the_second_time)
+    result = tailshift(*TUNE, *GRID)
+    assert result.code == 130
+    assert result.err == (
+        "interrupted: the same command goes on where this one stopped.\n"
+    )
+    assert not Path("search/tuning.csv").exists()
+    result = tailshift(*TUNE, *GRID)
+    assert (result.code, result.err) == (0, "")
+    assert len(begun) == 3
+    assert begun[2] == begun[1] != begun[0]
+    assert len(Path("search/tuning.csv").read_text().splitlines()) == 1 + 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["tune", "digits_lt", "-o", "search"],
+            "`recipe` must train LADE, whose α and λ are searched, but digits_lt "
+            "trains Softmax. Set method.name=lade.",
+        ),
+        (
+            [*TUNE, "-o", "search", "--alphas", "0.1;1"],
+            "`--alphas` must be like 0.01,0.1, but is '0.1;1'.",
+        ),
+        (
+            [*TUNE, "-o", "search", "--lams", "x"],
+            "`--lams` must be like 0.01,0.1, but is 'x'.",
+        ),
+        (
+            [*TUNE, "-o", "search", "--lams", "0.1,-1"],
+            "`lams` must be one or more finite numbers >= 0, but is [0.1, -1.0].",
+        ),
+    ],
+)
+def test_tune__bad_input(
+    tailshift: Command, arguments: list[str], sentence: str
+) -> None:
+    assert tailshift(*arguments) == (2, "", f"error: {sentence}\n")
+    assert list(Path().iterdir()) == []
+
+
+def test_data_check__digits(tailshift: Command) -> None:
+    result = tailshift("data", "check", "digits_lt")
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[:-1] == [
+        "digits_lt: 10 classes",
+        "train: 276 images, 2 to 100 a class",
+        "val: 55 images, 1 to 20 a class",
+        "test: 500 images, 50 to 50 a class",
+    ]
+    assert lines[-1].startswith("fingerprint of the training split: ")
+
+
+def _folder(write_image: WriteImage) -> Path:
+    for name, count in (("cat", 20), ("[red]dog", 10)):
+        for i in range(count):
+            write_image(Path("images") / name / f"{i}.jpg", seed=i)
+    return Path("images")
+
+
+def test_data_check__a_sound_folder(
+    tailshift: Command, write_image: WriteImage
+) -> None:
+    result = tailshift("data", "check", f"folder:{_folder(write_image)}")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[:-1] == [
+        "folder: 2 classes",
+        "train: 21 images, 7 to 14 a class, 21 decoded",
+        "val: 3 images, 1 to 2 a class, 3 decoded",
+        "test: 6 images, 2 to 4 a class, 6 decoded",
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--all"]])
+def test_data_check__broken_images(
+    tailshift: Command, write_image: WriteImage, options: list[str]
+) -> None:
+    broken = _folder(write_image) / "[red]dog" / "3.jpg"
+    broken.write_bytes(b"\xff\xd8\xff")
+    result = tailshift("data", "check", "folder:images", *options)
+    assert result.code == 2
+    assert result.out.startswith("folder: 2 classes\ntrain: 21 images")
+    assert result.err == f"error: `{broken}` is not an image of a known format.\n"
+
+
+def test_data_check__a_benchmark_that_is_not_there(tailshift: Command) -> None:
+    assert tailshift("data", "check", "places_lt", "--data-root", "data") == (
+        2,
+        "",
+        "error: places_lt needs the public list Places_LT_train.txt, but it is in none "
+        "of `data`, `data/lists`, `data/places_lt`. Put it there, or name another "
+        "folder with --data-root.\n",
+    )
+
+
+def test_data_check__unknown_name(tailshift: Command) -> None:
+    result = tailshift("data", "check", "digit_lt")
+    assert result.code == 2
+    assert result.err.startswith(
+        "error: unknown data set 'digit_lt'; did you mean 'digits_lt'? Known: "
+    )
+
+
+def test_list_recipes__tells_what_they_cost(tailshift: Command) -> None:
+    result = tailshift("list", "recipes")
+    costs = {
+        name: cost
+        for name, _, cost in (line.split("\t") for line in result.out.splitlines())
+    }
+    assert costs["cifar100_lt_ir100_lade"] == "200 epochs × 10,847 images"
+    assert costs["cifar100_lt_ir10_softmax_quick"] == "30 epochs × 19,573 images"
+    assert costs["imagenet_lt_lade_90ep"] == "90 epochs × 115,846 images"
+    assert costs["places_lt_softmax"] == "30 epochs × 62,500 images"
+    assert costs["inaturalist2018_lade"] == "200 epochs × 437,513 images"
+    assert costs["digits_lt"] == "40 epochs"
+    assert costs["own_images"] == "30 epochs"
+
+
+def test_list_recipes__fits_a_narrow_terminal(
+    tailshift: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    console = Console(width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr("tailshift.cli.listing.console", console)
+    lines = tailshift("list", "recipes").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    at = next(i for i, line in enumerate(lines) if " places_lt_lade " in line)
+    assert lines[at].split()[1] == "Places-LT,"
+    assert lines[at + 1].startswith("    30 epochs × 62,500 images ")

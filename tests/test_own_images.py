@@ -1,0 +1,276 @@
+"""Somebody's own images, from the command line to a report with their class names."""
+
+import csv
+import html
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import tailshift as ts
+from tailshift.data import DATASETS
+from tailshift.models import timm_backbone
+from tailshift.report.style import plain
+
+Command = Callable[..., Any]
+WriteImage = Callable[..., str]
+
+QUICK = (
+    "model.name=timm:test_resnet",
+    "train.epochs=1",
+    "train.batch_size=16",
+    "train.num_workers=0",
+)
+HOSTILE = (
+    "<img src=x onerror=alert(1)>",
+    "\"quoted\" & 'co' $x^2$",
+    "[bold red]",
+    "Größe 猫 🐈",
+    "new\nline",
+    "-rf",
+    "0",
+)
+NAMES = ("cat", "dog", *HOSTILE)
+
+
+def _quick(*settings: str) -> list[str]:
+    return [part for setting in (*QUICK, *settings) for part in ("--set", setting)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, write_image: WriteImage) -> Callable[..., Path]:
+    """Make a folder of images, fewer of each class than of the one before."""
+
+    def make(where: str = "images", names: tuple[str, ...] = NAMES) -> Path:
+        for c, name in enumerate(names):
+            for i in range(14 - c):
+                write_image(tmp_path / where / name / f"{i}.jpg", seed=100 * c + i)
+        return Path(where)
+
+    return make
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> list[ts.RunConfig]:
+    """Collect the configurations that would be trained."""
+    asked: list[ts.RunConfig] = []
+
+    def train(config: ts.RunConfig, **settings: object) -> None:
+        asked.append(config)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tailshift.cli.training.train", train)
+    return asked
+
+
+def _check_report(tailshift: Command, run: str, names: list[str]) -> None:
+    assert list(ts.load(run).class_names) == names
+    assert tailshift("report", run, "-o", "out") == (0, "out/report.html\n", "")
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    for name in names:
+        shown = plain(name)
+        assert f">{shown}<" in page, name
+        assert html.unescape(shown) == " ".join(name.split())
+    assert "<img src=x" not in page
+    assert "<script>alert" not in page
+
+
+def test_train__a_folder(tailshift: Command, folder: Callable[..., Path]) -> None:
+    result = tailshift("train", "--data", f"folder:{folder()}", *_quick())
+    run = "runs/own_images/lade-seed0"
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[-1] == run
+    loaded = ts.load(run)
+    assert loaded.is_finished
+    assert (loaded.config.recipe, loaded.config.method_name) == ("own_images", "lade")
+    assert loaded.facts["image_size"] == 32  # of images 40 wide and 32 high
+    _check_report(tailshift, run, sorted(NAMES))
+
+
+@pytest.mark.filterwarnings("always")
+def test_train__a_folder_and_nothing_else(
+    tailshift: Command,
+    folder: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The recipe as it is, but for 30 epochs, and without a network."""
+    monkeypatch.setattr(timm_backbone, "hub_is_reachable", lambda: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    images = folder(names=NAMES[:4])
+    result = tailshift("train", "--data", f"folder:{images}", "--set", "train.epochs=1")
+    assert result.code == 0
+    assert result.err == (
+        "warning: the published weights of timm model 'resnet18' cannot be had "
+        "(huggingface.co cannot be reached); training from scratch.\n"
+    )
+    _check_report(tailshift, "runs/own_images/lade-seed0", sorted(NAMES[:4]))
+
+
+def test_train__a_csv(
+    tailshift: Command, tmp_path: Path, write_image: WriteImage
+) -> None:
+    names = ["<script>alert(1)</script>", "a, b", *HOSTILE]
+    with (tmp_path / "images.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "label"])
+        for c, name in enumerate(names):
+            for i in range(14 - c):
+                write_image(tmp_path / "all" / f"{c}-{i}.jpg", seed=100 * c + i)
+                writer.writerow([f"all/{c}-{i}.jpg", name])
+    result = tailshift(
+        "train", "--data", "csv:images.csv", "--output", "run", *_quick()
+    )
+    assert (result.code, result.err) == (0, "")
+    _check_report(tailshift, "run", sorted(names))
+
+
+def test_train__a_list(tailshift: Command, folder: Callable[..., Path]) -> None:
+    names = ("bar", "café", "zoo")
+    root = folder(names=names)
+    lines = [
+        f"{name}/{i}.jpg {c}\n" for c, name in enumerate(names) for i in range(14 - c)
+    ]
+    (root / "all.txt").write_text("".join(lines), encoding="utf-8")
+    result = tailshift(
+        *("train", "--data", f"list:{root / 'all.txt'}", "--output", "run"),
+        *("--method", "softmax"),
+        *_quick(),
+    )
+    assert (result.code, result.err) == (0, "")
+    run = ts.load("run")
+    assert run.class_names == names
+    assert run.config.method_name == "softmax"
+
+
+def test_train__a_recipe_on_own_images(
+    tailshift: Command, folder: Callable[..., Path], untrained: list[ts.RunConfig]
+) -> None:
+    arguments = ("train", "digits_lt", "--data", f"folder:{folder()}")
+    assert tailshift(*arguments).code == 130
+    [config] = untrained
+    assert (config.recipe, config.data_name) == ("digits_lt", "folder")
+    assert config.model.name == "digits_net"
+
+
+def test_train__resumes_with_the_same_images(
+    tailshift: Command, folder: Callable[..., Path]
+) -> None:
+    path = folder('my "own" images', NAMES[:3])
+    command = ("train", "--data", f"folder:{path}", "--output", "run", *_quick())
+    assert tailshift(*command).code == 0
+    weights = Path("run/weights.safetensors").read_bytes()
+    for again in (("train", "--output", "run"), command):
+        assert tailshift(*again, "--resume").code == 0
+        assert Path("run/weights.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "two words",
+        'my "own" images',
+        "it's",
+        "Größe 猫 🐈",
+        "back\\slash",
+        "a=b, c:d #e",
+        "$HOME [x] {y}",
+        "new\nline\ttab\x7f",
+        "true",
+        "1.5",
+        '"',
+        '"""',
+    ],
+)
+def test_train__path_is_taken_as_it_is(
+    tailshift: Command,
+    folder: Callable[..., Path],
+    untrained: list[ts.RunConfig],
+    path: str,
+) -> None:
+    folder(path, ("cat", "dog"))
+    assert tailshift("train", "--data", f"folder:{path}") == (130, "", "")
+    [config] = untrained
+    assert config.to_mapping()["data"]["path"] == path
+    data = config.data.load(root=None, seed=0)
+    assert data.class_names == ("cat", "dog")
+    assert ts.RunConfig.from_mapping(config.to_mapping()) == config
+    assert tailshift("data", "check", f"folder:{path}").code == 0
+
+
+def test_train__path_from_the_home_folder(
+    tailshift: Command,
+    folder: Callable[..., Path],
+    tmp_path: Path,
+    untrained: list[ts.RunConfig],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder("images", ("cat", "dog"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    tailshift("train", "--data", "folder:~/images")
+    data = untrained[0].data.load(root=None, seed=0)
+    assert torch.bincount(data.train.labels).tolist() == [10, 9]
+
+
+KNOWN = ", ".join(DATASETS)
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (
+            "foldr:photos",
+            f"unknown data set 'foldr'; did you mean 'folder'? Known: {KNOWN}",
+        ),
+        ("", f"unknown data set ''; Known: {KNOWN}"),
+        (":photos", f"unknown data set ''; Known: {KNOWN}"),
+        ("folder:", "`--data` folder:: the path is missing."),
+        (
+            "csv",
+            "`path` must name a CSV with the columns path and label, but is empty. "
+            "Give it with --data csv:PATH.",
+        ),
+        (
+            "digits_lt:photos",
+            "`--data` digits_lt:photos: digits_lt takes no path. Say where it lies "
+            "with --data-root.",
+        ),
+        ("folder:none", "there is no folder `none`."),
+        ("folder:a file", "there is no folder `a file`."),
+        ("csv:none.csv", "there is no file `none.csv`."),
+        ("list:none.txt", "there is no file `none.txt`."),
+        (
+            "folder:empty",
+            "`empty` must hold one folder of images for each class, but holds no "
+            "folder.",
+        ),
+        ("csv:a file", "`a file` must have the columns path and label, but has none."),
+        (
+            "list:a file",
+            "`a file` must list images, one `relative/path.jpg label` a line, but is "
+            "empty.",
+        ),
+    ],
+)
+def test_train__bad_data(tailshift: Command, data: str, sentence: str) -> None:
+    Path("empty").mkdir()
+    Path("a file").touch()
+    result = tailshift("train", "--data", data, *_quick())
+    assert result == (2, "", f"error: {sentence}\n")
+    assert sorted(path.name for path in Path().iterdir()) == ["a file", "empty"]
+
+
+def test_train__broken_image(tailshift: Command, folder: Callable[..., Path]) -> None:
+    root = folder(names=NAMES[:3])
+    for path in (root / "cat").iterdir():
+        path.write_text("no image")
+    result = tailshift("train", "--data", f"folder:{root}", *_quick())
+    assert (result.code, result.out) == (2, "")
+    start, _, rest = result.err.partition("/cat/")
+    assert start == "error: `images"
+    assert rest.partition("`")[2] == (
+        " is not an image of a known format. Fetch it again, or leave such images out "
+        "with data.skip_broken=true.\n"
+    )
