@@ -221,15 +221,17 @@ def test_evaluate__refuses_a_lone_string():
     )
 
 
-def test_evaluate__refuses_a_test_set_without_a_class():
+def test_evaluate__leaves_out_a_class_that_the_test_set_lacks():
+    """Classes 0 and 2 are left, one sample each; class 1 is never the answer."""
     predictions = Predictions(
-        torch.eye(3), torch.tensor([0, 0, 2]), source_counts=torch.tensor([5, 2, 1])
+        torch.eye(3),
+        torch.tensor([0, 0, 2]),
+        source_counts=torch.tensor([5, 2, 1]),
+        trained_prior=torch.full((3,), 1 / 3, dtype=torch.float64),
     )
-    with pytest.raises(ValueError, match="class 1") as error:
-        evaluate(predictions, ["forward:2"])
-    assert str(error.value) == (
-        "Target 'forward:2' needs samples of class 1, but the test set has none."
-    )
+    raw, compensated = evaluate(predictions, ["uniform"])
+    assert (raw.num_samples, compensated.num_samples) == (2, 2)
+    assert (raw.accuracy, compensated.accuracy) == (1, 1)
 
 
 @pytest.mark.parametrize("target", ["forward", "uniforn"])

@@ -174,11 +174,7 @@ def test_target_prior__is_the_share_of_each_class():
             "`target` must be 'uniform', 'forward:RATIO' or 'backward:RATIO' "
             "with a ratio >= 1, but is 'sideways:3'.",
         ),
-        (
-            "uniform",
-            [3, 0],
-            "Target 'uniform' needs samples of class 1, but the test set has none.",
-        ),
+        ("uniform", [0, 0], "`per_class` must be at least 1, but is 0."),
         (
             torch.tensor([1, 1]),
             [0, 3],

@@ -75,7 +75,7 @@ def resolve_target(
         class_counts: Training images of each class, shape (C,): the order of
             ``forward`` and ``backward``.
         per_class: Test samples that each class has: one number, or one a class. A named
-            target starts from the smallest.
+            target starts from the smallest and leaves out classes that have none.
 
     Example:
         >>> resolve_target("forward:4", class_counts=[9, 5, 1], per_class=8)
@@ -92,15 +92,18 @@ def resolve_target(
         )
     available = available.expand(num_classes)  # (C,)
     wanted = _given_counts(target, num_classes)
-    needed = torch.ones(num_classes) if wanted is None else wanted
-    if ((needed > 0) & (available < 1)).any():
-        c = int(((needed > 0) & (available < 1)).nonzero()[0])
+    if wanted is None:
+        present = available >= min(1, int(available.max()))  # all, if all are empty
+        n = as_tensor(class_counts, "class_counts").cpu()[present]
+        counts = torch.zeros(num_classes, dtype=torch.int64)
+        counts[present] = target_counts(str(target), n, int(available[present].min()))
+        return counts
+    if ((wanted > 0) & (available < 1)).any():
+        c = int(((wanted > 0) & (available < 1)).nonzero()[0])
         raise ValueError(
             f"Target {describe(target)!r} needs samples of class {c}, "
             "but the test set has none."
         )
-    if wanted is None:
-        return target_counts(str(target), class_counts, int(available.min()))
     return _fit(wanted, available)
 
 
