@@ -49,7 +49,7 @@ def as_prior(
         >>> as_prior([0.75, 0.25])
         tensor([0.7500, 0.2500], dtype=torch.float64)
     """
-    p = _as_vector(prior, name).detach()
+    p = as_vector(prior, name).detach()
     if like is None:
         p = p.to("cpu", torch.float64)
     if num_classes is not None and p.numel() != num_classes:
@@ -63,7 +63,8 @@ def as_prior(
     return p.to(like.device, torch.promote_types(like.dtype, torch.float32))
 
 
-def _as_vector(values: VectorLike, name: str) -> Tensor:
+def as_vector(values: VectorLike, name: str) -> Tensor:
+    """Return ``values`` as a tensor with one entry a class, shape (C,), dtype kept."""
     try:
         # Through NumPy, so that a list of floats keeps float64.
         vector = torch.as_tensor(
@@ -117,7 +118,7 @@ def from_counts(counts: VectorLike) -> Tensor:
         >>> from_counts([30, 10])
         tensor([0.7500, 0.2500], dtype=torch.float64)
     """
-    n = _as_vector(counts, "counts").to("cpu", torch.float64)
+    n = as_vector(counts, "counts").to("cpu", torch.float64)
     if not torch.isfinite(n).all() or (n < 0).any():
         raise ValueError(
             "`counts` must be finite and not negative, "
@@ -272,13 +273,30 @@ def target_counts(spec: str, class_counts: VectorLike, per_class: int) -> Tensor
         >>> target_counts("backward:4", class_counts=[9, 1, 5], per_class=8)
         tensor([2, 8, 4])
     """
-    target = parse_target(spec)
-    n = _as_vector(class_counts, "class_counts").cpu().numpy()
+    shares = target_shares(spec, class_counts)
     if per_class < 1:
         raise ValueError(f"`per_class` must be at least 1, but is {per_class}.")
+    return scale_counts(shares, per_class)
+
+
+def target_shares(spec: str, class_counts: VectorLike) -> Tensor:
+    r"""Return :math:`\mu^{-k/(C-1)}` of each class, float64, shape (C,).
+
+    As in :func:`target_counts`, before it is multiplied by :math:`M` and truncated.
+
+    Example:
+        >>> target_shares("backward:4", class_counts=[9, 1, 5])
+        tensor([0.2500, 1.0000, 0.5000], dtype=torch.float64)
+    """
+    target = parse_target(spec)
+    n = as_vector(class_counts, "class_counts").cpu().numpy()
     rank = np.empty(len(n), dtype=np.float64)
     rank[np.argsort(-n.astype(np.float64), kind="stable")] = np.arange(len(n))
     if target.kind == "backward":
         rank = len(n) - 1 - rank
-    shares = target.ratio ** -(rank / max(len(n) - 1, 1))
-    return torch.from_numpy(_truncate(per_class * shares))
+    return torch.from_numpy(target.ratio ** -(rank / max(len(n) - 1, 1)))
+
+
+def scale_counts(shares: Tensor, per_class: int) -> Tensor:
+    """Return ⌊M · share⌋ of each class, int64, shape (C,)."""
+    return torch.from_numpy(_truncate(per_class * shares.double().numpy()))

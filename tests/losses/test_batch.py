@@ -90,6 +90,12 @@ def test_check_batch__says_what_is_wrong(logits, labels, kind, sentence):
     assert str(error.value) == sentence
 
 
+def test_check_batch__calls_the_logits_as_the_loss_does():
+    with pytest.raises(ValueError, match=r"^`") as error:
+        check_batch(torch.zeros(3), torch.tensor([0]), name="cosines")
+    assert str(error.value) == ("`cosines` must have shape (N, C), but has shape (3,).")
+
+
 def test_check_num_classes__names_both_sizes():
     with pytest.raises(ValueError, match=r"^`") as error:
         check_num_classes("source_prior", torch.ones(10), torch.zeros(2, 100))

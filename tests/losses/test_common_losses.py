@@ -10,15 +10,35 @@ from torch import Tensor, nn
 from tailshift import priors
 from tailshift.losses import (
     BalancedSoftmaxLoss,
+    ClassBalancedCrossEntropyLoss,
+    ClassBalancedFocalLoss,
     CrossEntropyLoss,
+    FocalLoss,
+    LabelAwareSmoothing,
     LADELoss,
+    LDAMLoss,
+    LogitAdjustedLoss,
+    SADELoss,
+    WeightedCrossEntropyLoss,
     balanced_softmax_loss,
+    class_balanced_cross_entropy_loss,
+    class_balanced_focal_loss,
     cross_entropy_loss,
+    focal_loss,
+    label_smoothing_factors,
     lade_loss,
+    ldam_loss,
+    logit_adjusted_loss,
+    sade_loss,
+    smoothed_loss,
+    weighted_cross_entropy_loss,
 )
+from tailshift.losses.soft_targets import class_losses
 
 NUM_CLASSES = 6
-P_S = priors.from_counts([400, 150, 60, 20, 8, 3])
+COUNTS = torch.tensor([400, 150, 60, 20, 8, 3])
+P_S = priors.from_counts(COUNTS)
+WEIGHTS = torch.tensor([0.1, 0.3, 0.5, 1.0, 1.5, 2.6])
 
 
 @dataclass(frozen=True)
@@ -29,6 +49,7 @@ class Case:
     function: Callable[..., Tensor]
     module: Callable[..., nn.Module]
     reduces: bool = True
+    argument: str = "logits"
 
 
 def _lade(mode: str) -> Case:
@@ -41,12 +62,85 @@ def _lade(mode: str) -> Case:
     )
 
 
+def _counted(name: str, function, module, **settings) -> Case:
+    """A loss that takes class counts."""
+    return Case(
+        name,
+        lambda f, y, **kw: function(f, y, COUNTS.to(f.device), **settings, **kw),
+        lambda **kw: module(COUNTS, **settings, **kw),
+        argument="cosines" if module is LDAMLoss else "logits",
+    )
+
+
+def _experts(logits: Tensor) -> Tensor:
+    return torch.stack([logits, logits / 2, -logits])
+
+
+class _SADE(SADELoss):
+    """SADE with three experts made of one's logits."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return super().forward(_experts(logits), labels)
+
+    def class_losses(self, logits: Tensor) -> Tensor:
+        return super().class_losses(_experts(logits))
+
+
 LOSSES = [
     Case("cross_entropy", cross_entropy_loss, CrossEntropyLoss),
     Case(
         "balanced_softmax",
         lambda f, y, **kw: balanced_softmax_loss(f, y, P_S.to(f.device), **kw),
         lambda **kw: BalancedSoftmaxLoss(P_S, **kw),
+    ),
+    Case(
+        "logit_adjusted",
+        lambda f, y, **kw: logit_adjusted_loss(f, y, P_S.to(f.device), tau=0.7, **kw),
+        lambda **kw: LogitAdjustedLoss(P_S, tau=0.7, **kw),
+    ),
+    Case(
+        "weighted_cross_entropy",
+        lambda f, y, **kw: weighted_cross_entropy_loss(
+            f, y, WEIGHTS.to(f.device), **kw
+        ),
+        lambda **kw: WeightedCrossEntropyLoss(WEIGHTS, **kw),
+    ),
+    Case("focal", focal_loss, FocalLoss),
+    Case(
+        "focal_weighted",
+        lambda f, y, **kw: focal_loss(
+            f, y, gamma=0.5, class_weights=WEIGHTS.to(f.device), **kw
+        ),
+        lambda **kw: FocalLoss(gamma=0.5, class_weights=WEIGHTS, **kw),
+    ),
+    _counted(
+        "class_balanced_cross_entropy",
+        class_balanced_cross_entropy_loss,
+        ClassBalancedCrossEntropyLoss,
+    ),
+    _counted("cb_focal_softmax", class_balanced_focal_loss, ClassBalancedFocalLoss),
+    _counted(
+        "cb_focal_sigmoid",
+        class_balanced_focal_loss,
+        ClassBalancedFocalLoss,
+        form="sigmoid",
+        gamma=0.5,
+    ),
+    _counted("ldam", ldam_loss, LDAMLoss),
+    _counted("ldam_weighted", ldam_loss, LDAMLoss, scale=4.0, class_weights=[1.0] * 6),
+    Case(
+        "sade",
+        lambda f, y, **kw: sade_loss(_experts(f), y, P_S.to(f.device), **kw),
+        lambda **kw: _SADE(P_S, **kw),
+        argument="expert_logits[0]",
+    ),
+    Case(
+        "label_aware_smoothing",
+        lambda f, y: smoothed_loss(
+            CrossEntropyLoss(), f, y, label_smoothing_factors(COUNTS)
+        ),
+        lambda: LabelAwareSmoothing(CrossEntropyLoss(), COUNTS),
+        reduces=False,
     ),
     _lade("paper"),
     _lade("self_normalised"),
@@ -152,7 +246,7 @@ def test_losses__refuse_an_empty_batch(case):
         with pytest.raises(ValueError, match=r"^`") as error:
             loss(*empty)
         assert str(error.value) == (
-            "`logits` must hold at least one sample and one class, "
+            f"`{case.argument}` must hold at least one sample and one class, "
             "but has shape (0, 6). Skip an empty batch."
         )
 
@@ -165,6 +259,35 @@ def test_losses__reductions_agree(case):
     torch.testing.assert_close(case.function(logits, y, reduction="sum"), each.sum())
     torch.testing.assert_close(case.function(logits, y), each.mean())
     torch.testing.assert_close(case.module(reduction="none")(logits, y), each)
+
+
+@reducing_loss
+def test_losses__closed_form_is_the_loss_of_every_label(case):
+    """What a module says of all labels at once is what it says of each of them."""
+    logits, _ = _batch([0, 0, 1, 2, 5], torch.float64)
+    for f in (logits, 30 * logits):
+        every = class_losses(case.module(), f)  # (N, C)
+        repeated = class_losses(lambda f, y: case.function(f, y, reduction="none"), f)
+        torch.testing.assert_close(every, repeated, rtol=1e-10, atol=1e-10)
+
+
+@reducing_loss
+def test_losses__closed_form_has_the_gradient_of_every_label(case):
+    logits, _ = _batch([0, 0, 1, 2, 5], torch.float64)
+    (gradient,) = torch.autograd.grad(
+        class_losses(case.module(), logits).square().sum(), logits
+    )
+    repeated = class_losses(lambda f, y: case.function(f, y, reduction="none"), logits)
+    (expected,) = torch.autograd.grad(repeated.square().sum(), logits)
+    torch.testing.assert_close(gradient, expected)
+
+
+@every_loss
+def test_losses__module_keeps_its_vectors_in_half_precision(case):
+    module = case.module().half()
+    assert all(b.dtype == torch.float64 for b in module.buffers())
+    logits, y = _batch([0, 0, 1, 2, 5])
+    assert module(logits, y) == case.module()(logits, y)
 
 
 @reducing_loss

@@ -1,19 +1,73 @@
 """Losses: one concept a file, the function that carries the equation and its module."""
 
 from tailshift.losses.balanced_softmax import BalancedSoftmaxLoss, balanced_softmax_loss
+from tailshift.losses.bilateral import BilateralLoss, bilateral_loss
+from tailshift.losses.class_balanced import (
+    ClassBalancedCrossEntropyLoss,
+    ClassBalancedFocalLoss,
+    class_balanced_cross_entropy_loss,
+    class_balanced_focal_loss,
+    class_balanced_weights,
+)
 from tailshift.losses.cross_entropy import CrossEntropyLoss, cross_entropy_loss
+from tailshift.losses.discriminative_centroids import centroid_loss
+from tailshift.losses.focal import FocalLoss, focal_loss
+from tailshift.losses.label_aware_smoothing import (
+    LabelAwareSmoothing,
+    label_smoothing_factors,
+    smooth_labels,
+    smoothed_loss,
+)
 from tailshift.losses.lade import LADELoss, lade_ce_loss, lade_loss
 from tailshift.losses.lader import lader
+from tailshift.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
+from tailshift.losses.logit_adjusted import LogitAdjustedLoss, logit_adjusted_loss
+from tailshift.losses.mixup import mixup, mixup_loss
 from tailshift.losses.reduction import Reduction
+from tailshift.losses.sade import SADELoss, inverse_prior, sade_loss, sade_priors
+from tailshift.losses.soft_targets import SoftTargetLoss, soft_target_loss
+from tailshift.losses.weighted_cross_entropy import (
+    WeightedCrossEntropyLoss,
+    weighted_cross_entropy_loss,
+)
 
 __all__ = [
     "BalancedSoftmaxLoss",
+    "BilateralLoss",
+    "ClassBalancedCrossEntropyLoss",
+    "ClassBalancedFocalLoss",
     "CrossEntropyLoss",
+    "FocalLoss",
     "LADELoss",
+    "LDAMLoss",
+    "LabelAwareSmoothing",
+    "LogitAdjustedLoss",
     "Reduction",
+    "SADELoss",
+    "SoftTargetLoss",
+    "WeightedCrossEntropyLoss",
     "balanced_softmax_loss",
+    "bilateral_loss",
+    "centroid_loss",
+    "class_balanced_cross_entropy_loss",
+    "class_balanced_focal_loss",
+    "class_balanced_weights",
     "cross_entropy_loss",
+    "focal_loss",
+    "inverse_prior",
+    "label_smoothing_factors",
     "lade_ce_loss",
     "lade_loss",
     "lader",
+    "ldam_loss",
+    "ldam_margins",
+    "logit_adjusted_loss",
+    "mixup",
+    "mixup_loss",
+    "sade_loss",
+    "sade_priors",
+    "smooth_labels",
+    "smoothed_loss",
+    "soft_target_loss",
+    "weighted_cross_entropy_loss",
 ]

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.batch import check_batch, check_num_classes
+from tailshift.losses.batch import check_batch, check_logits, check_num_classes
 from tailshift.losses.prior_module import PriorModule
 from tailshift.losses.reduction import Reduction, check_reduction
 from tailshift.priors import VectorLike, as_prior
@@ -64,3 +64,8 @@ class BalancedSoftmaxLoss(PriorModule):
         f, y = check_batch(logits, labels)
         check_num_classes("source_prior", self.source_prior, f)
         return prior_cross_entropy(f, y, self.log_prior(f), reduction=self.reduction)
+
+    def class_losses(self, logits: Tensor) -> Tensor:
+        """Return the loss for each possible label, shape (N, C)."""
+        f = check_logits(logits)
+        return -F.log_softmax(f + self.log_prior(f), dim=1)

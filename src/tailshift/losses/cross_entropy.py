@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tailshift.losses.batch import check_batch
+from tailshift.losses.batch import check_batch, check_logits
 from tailshift.losses.reduction import Reduction, check_reduction
 
 
@@ -45,3 +45,7 @@ class CrossEntropyLoss(nn.Module):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
         return cross_entropy_loss(logits, labels, reduction=self.reduction)
+
+    def class_losses(self, logits: Tensor) -> Tensor:
+        """Return the loss for each possible label, shape (N, C)."""
+        return -F.log_softmax(check_logits(logits), dim=1)

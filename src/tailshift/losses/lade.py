@@ -1,20 +1,21 @@
 """LADE: cross-entropy with the source prior, plus the regulariser LADER."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
-from tailshift.losses.batch import check_batch, check_num_classes
+from tailshift.losses.batch import check_batch, check_logits, check_num_classes
 from tailshift.losses.class_statistics import log_probs_and_statistics
 from tailshift.losses.lader import (
     LADERMode,
     as_class_weights,
     check_lader_settings,
-    check_not_negative,
     importance_weights,
     lader_from_statistics,
 )
 from tailshift.losses.prior_module import PriorModule
 from tailshift.losses.reduction import Reduction
+from tailshift.losses.settings import check_not_negative
 from tailshift.priors import VectorLike, as_prior
 
 
@@ -134,6 +135,11 @@ class LADELoss(PriorModule):
         check_num_classes("source_prior", self.source_prior, f)
         p_s, alpha_c = self.source_prior.to(f.dtype), self.class_weights.to(f.dtype)
         return _lade(f, y, p_s, alpha_c, alpha=self.alpha, lam=self.lam, mode=self.mode)
+
+    def class_losses(self, logits: Tensor) -> Tensor:
+        """Return LADE-CE for each possible label, (N, C): the part with soft labels."""
+        f = check_logits(logits)
+        return -F.log_softmax(f + self.log_prior(f), dim=1)
 
     def extra_repr(self) -> str:
         """Say what the loss was made with."""

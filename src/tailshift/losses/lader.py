@@ -8,6 +8,8 @@ from torch import Tensor
 
 from tailshift.losses.batch import check_batch
 from tailshift.losses.class_statistics import ClassStatistics, class_statistics
+from tailshift.losses.class_vectors import check_weights
+from tailshift.losses.settings import check_not_negative
 from tailshift.priors import VectorLike, as_prior
 
 LADERMode: TypeAlias = Literal["paper", "self_normalised", "official"]
@@ -119,12 +121,6 @@ def check_lader_settings(lam: float, mode: str) -> None:
         )
 
 
-def check_not_negative(name: str, value: float) -> None:
-    """Refuse a hyperparameter below 0, or one that is not finite."""
-    if not 0 <= value < math.inf:
-        raise ValueError(f"`{name}` must be finite and not negative, but is {value}.")
-
-
 def as_class_weights(class_weights: VectorLike | None, p_s: Tensor) -> Tensor:
     r"""Return :math:`\alpha_c` beside ``p_s``; its values are checked on the CPU."""
     if class_weights is None:
@@ -135,12 +131,5 @@ def as_class_weights(class_weights: VectorLike | None, p_s: Tensor) -> Tensor:
             f"`class_weights` must have shape ({len(p_s)},), one for each entry of "
             f"`source_prior`, but has shape {tuple(alpha_c.shape)}."
         )
-    if alpha_c.device.type == "cpu":
-        wrong = ~((alpha_c >= 0) & alpha_c.isfinite())
-        if wrong.any():
-            where = int(wrong.int().argmax())
-            raise ValueError(
-                "`class_weights` must be finite and not negative, "
-                f"but is {alpha_c[where].item():g} for class {where}."
-            )
+    check_weights(alpha_c)
     return alpha_c.to(p_s)

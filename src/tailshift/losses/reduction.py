@@ -2,6 +2,8 @@
 
 from typing import Literal, TypeAlias, get_args
 
+from torch import Tensor
+
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 
 
@@ -18,3 +20,10 @@ def check_reduction(reduction: str) -> None:
         raise ValueError(
             f"`reduction` must be 'mean', 'sum' or 'none', but is {reduction!r}."
         )
+
+
+def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
+    """Return the mean or sum of one value a sample, shape (N,), or the values."""
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()

@@ -1,0 +1,108 @@
+"""Focal loss: cross-entropy that fades where the model is already right."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tailshift.losses.batch import check_batch, check_logits, check_num_classes
+from tailshift.losses.class_vectors import as_weights, weigh, weights_for
+from tailshift.losses.reduction import Reduction, check_reduction, reduce
+from tailshift.losses.settings import check_not_negative
+from tailshift.losses.vector_module import VectorModule
+from tailshift.priors import VectorLike
+
+
+def focal_loss(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    gamma: float = 2.0,
+    class_weights: VectorLike | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    r"""Return the focal loss of softmax probabilities.
+
+    .. math:: w_y\, (1 - p_y)^\gamma \cdot (-\log p_y), \qquad
+        p_y = \frac{e^{f(x)[y]}}{\sum_c e^{f(x)[c]}}
+
+    [lin2017], for several classes. With :math:`\gamma = 0` it is cross-entropy, to the
+    last bit. The factor comes from the probability itself and never from the weighted
+    cross-entropy, whose :math:`e^{-w \ell}` is no probability.
+
+    Args:
+        logits: :math:`f`, shape (N, C); half precision is widened to float32.
+        labels: :math:`y`, class indices, shape (N,).
+        gamma: :math:`\gamma`, not negative.
+        class_weights: :math:`w`, not negative, shape (C,); default 1.
+        reduction: ``"mean"`` (over samples), ``"sum"`` or ``"none"``.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.5, 0.5]])
+        >>> focal_loss(logits, torch.tensor([0, 2]))
+        tensor(0.2670)
+    """
+    check_reduction(reduction)
+    check_not_negative("gamma", gamma)
+    f, y = check_batch(logits, labels)  # (N, C), (N,)
+    w = weights_for(f, class_weights)
+    return reduce(weigh(softmax_focal(f, y, gamma), y, w), reduction)
+
+
+def softmax_focal(f: Tensor, y: Tensor, gamma: float) -> Tensor:
+    """Return the unweighted focal loss of each sample of a checked batch, (N,)."""
+    return focal_from_cross_entropy(F.cross_entropy(f, y, reduction="none"), gamma)
+
+
+def focal_from_cross_entropy(losses: Tensor, gamma: float) -> Tensor:
+    r"""Return :math:`(1 - e^{-\ell})^\gamma \ell` for cross-entropies of any shape.
+
+    At :math:`p = 1` the slope of the power is infinite for :math:`\gamma < 1`, though
+    that of the product is 0. The power is therefore taken from the smallest normal
+    number upwards, where its slope is still finite.
+    """
+    tiny = torch.finfo(losses.dtype).tiny
+    wrongness = -torch.expm1(-losses.clamp(min=tiny))  # 1 − p, exact near p = 1
+    return wrongness.pow(gamma) * losses
+
+
+class FocalLoss(VectorModule):
+    """Module form of :func:`focal_loss`; the weights, if any, are a buffer."""
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        gamma: float = 2.0,
+        class_weights: VectorLike | None = None,
+        reduction: Reduction = "mean",
+    ) -> None:
+        super().__init__()
+        check_reduction(reduction)
+        check_not_negative("gamma", gamma)
+        self.gamma, self.reduction = gamma, reduction
+        w = None if class_weights is None else as_weights(class_weights).clone()
+        self.register_buffer("class_weights", w)
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (N, C) and labels (N,)."""
+        f, y = check_batch(logits, labels)
+        losses = weigh(softmax_focal(f, y, self.gamma), y, self._weights(f))
+        return reduce(losses, self.reduction)
+
+    def class_losses(self, logits: Tensor) -> Tensor:
+        """Return the loss for each possible label, shape (N, C)."""
+        f = check_logits(logits)
+        losses = focal_from_cross_entropy(-F.log_softmax(f, dim=1), self.gamma)
+        w = self._weights(f)
+        return losses if w is None else losses * w
+
+    def _weights(self, f: Tensor) -> Tensor | None:
+        if self.class_weights is None:
+            return None
+        check_num_classes("class_weights", self.class_weights, f)
+        return self.class_weights.to(f)
+
+    def extra_repr(self) -> str:
+        """Say what the loss was made with."""
+        return f"gamma={self.gamma}"
