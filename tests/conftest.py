@@ -64,15 +64,18 @@ def tailshift(
     return run
 
 
-def _write_image(path: Path, *, seed: int = 0, size: tuple[int, int] = (40, 32)) -> str:
+def _write_image(
+    path: Path, *, seed: int = 0, size: tuple[int, int] = (40, 32), mode: str = "RGB"
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3))
-    Image.fromarray(pixels.astype(np.uint8)).save(path)
-    return str(path)
+    shape = size[::-1] if mode == "L" else (*size[::-1], len(mode))
+    pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
 
 
 @pytest.fixture
-def write_image() -> Callable[..., str]:
+def write_image() -> Callable[..., Path]:
     """Write one image of random pixels; the suffix decides the format."""
     return _write_image
 

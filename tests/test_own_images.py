@@ -15,7 +15,7 @@ from tailshift.models import timm_backbone
 from tailshift.report.style import plain
 
 Command = Callable[..., Any]
-WriteImage = Callable[..., str]
+WriteImage = Callable[..., Path]
 
 QUICK = (
     "model.name=timm:test_resnet",

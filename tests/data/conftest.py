@@ -4,7 +4,6 @@ import pickle
 
 import numpy as np
 import pytest
-from PIL import Image
 
 
 def _write(path, table, as_bytes=False):
@@ -64,46 +63,3 @@ def write_cifar10():
 def change_file():
     """Replace entries of a file, or take away those given as None."""
     return _change
-
-
-def _write_image(path, *, seed=0, size=(40, 32), mode="RGB"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
-    pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
-    return path
-
-
-_LAYOUTS = {
-    "imagenet_lt": ("ImageNet_LT_{}.txt", "{split}/n{c:08}/n{c:08}_{i}.JPEG"),
-    "places_lt": ("Places_LT_{}.txt", "{split}_256/s/scene_{c}/{i:08}.jpg"),
-    "inaturalist2018": ("iNaturalist18_{}.txt", "{split}2018/Aves/{c}/{i}.jpg"),
-}
-
-
-def _write_benchmark(root, name, *, counts=(5, 3, 2), per_class=2):
-    list_name, pattern = _LAYOUTS[name]
-    splits = {"train": counts, "val": [per_class] * len(counts)}
-    if name != "inaturalist2018":
-        splits["test"] = [per_class] * len(counts)
-    for split, split_counts in splits.items():
-        lines = []
-        for c, count in enumerate(split_counts):
-            for i in range(count):
-                path = pattern.format(split=split, c=c, i=i)
-                _write_image(root / path, seed=len(lines))
-                lines.append(f"{path} {c}\n")
-        (root / list_name.format(split)).write_text("".join(lines))
-    return root
-
-
-@pytest.fixture
-def write_image():
-    """Write one image of random pixels; the suffix decides the format."""
-    return _write_image
-
-
-@pytest.fixture
-def write_benchmark():
-    """Write lists and JPEGs in the layout of a large benchmark, cut down."""
-    return _write_benchmark

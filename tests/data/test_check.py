@@ -1,6 +1,6 @@
 import pytest
 
-from tailshift.data import check, check_data
+from tailshift.data import ImageCSV, PlacesLT, check, check_data
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_check_data__missing_and_broken_images(tmp_path, write_image):
     for i in set(range(12)) - {3, 4, 11}:
         write_image(tmp_path / f"{i}.jpg")
     (tmp_path / "9.jpg").write_text("no image")
-    result = check_data(f"csv:{tmp_path / 'images.csv'}", settings={"image_size": 16})
+    result = check_data(ImageCSV(path=str(tmp_path / "images.csv"), image_size=16))
     assert not result.is_sound
     assert result.summary[1:4] == (
         "train: 8 images, 4 to 4 a class, 6 decoded",
@@ -80,7 +80,7 @@ def test_check_data__a_cut_down_benchmark_has_other_counts(tmp_path, write_bench
         f"`{root / 'Places_LT_train.txt'}` must list an image of every class in "
         "0..364, but has none of class 3."
     )
-    assert check_data("places_lt", root, settings={"check_counts": False}).is_sound
+    assert check_data(PlacesLT(check_counts=False), root).is_sound
 
 
 def test_check_data__data_in_memory():

@@ -121,56 +121,46 @@ def test_find_folder__a_file_is_missing_and_nothing_is_overwritten(
     )
 
 
-@pytest.mark.parametrize(
-    ("data", "came"),
-    [
-        (np.zeros((1200, 3071), "u1"), "uint8 of shape (1200, 3071)"),
-        (np.zeros((1200, 3072), "f4"), "float32 of shape (1200, 3072)"),
-        (np.zeros((1200, 3, 32, 32), "u1"), "uint8 of shape (1200, 3, 32, 32)"),
-    ],
-    ids=["columns", "dtype", "shape"],
-)
-def test_read_split__pixels_of_another_form(
-    tmp_path, write_cifar100, change_file, data, came
-):
-    folder = write_cifar100(tmp_path)
-    change_file(folder / "train", data=data)
-    assert _read_train_message(folder) == (
-        f"`data` in `{folder / 'train'}` must be uint8 of shape (N, 3072), but is "
-        f"{came}. {AGAIN}"
-    )
+PIXELS_RULE = "must be uint8 of shape (N, 3072), but is"
+LABELS_RULE = "must be 1200 integers, one for each image, but is"
 
 
 @pytest.mark.parametrize(
-    ("labels", "came"),
+    ("key", "value", "fault"),
     [
-        ([0, 1], "int64 of shape (2,)"),
-        ([0.5] * 1200, "float64 of shape (1200,)"),
-        ([[1, 2], [3]], "object of shape ()"),
-        ("cat", "<U3 of shape ()"),
+        ("data", np.zeros((9, 3071), "u1"), f"{PIXELS_RULE} uint8 of shape (9, 3071)"),
+        (
+            "data",
+            np.zeros((9, 3072), "f4"),
+            f"{PIXELS_RULE} float32 of shape (9, 3072)",
+        ),
+        (
+            "data",
+            np.zeros((9, 3, 32, 32), "u1"),
+            f"{PIXELS_RULE} uint8 of shape (9, 3, 32, 32)",
+        ),
+        ("fine_labels", [0, 1], f"{LABELS_RULE} int64 of shape (2,)"),
+        ("fine_labels", [0.5] * 1200, f"{LABELS_RULE} float64 of shape (1200,)"),
+        ("fine_labels", [[1, 2], [3]], f"{LABELS_RULE} object of shape ()"),
+        ("fine_labels", "cat", f"{LABELS_RULE} <U3 of shape ()"),
+        (
+            "fine_labels",
+            [100] + [0] * 1199,
+            "must be in 0..99, but run from 0 to 100",
+        ),
+        ("fine_labels", [-1] + [0] * 1199, "must be in 0..99, but run from -1 to 0"),
     ],
-    ids=["too few", "floats", "uneven", "text"],
+    ids=[
+        *("pixels: columns", "pixels: dtype", "pixels: shape"),
+        *("labels: too few", "labels: floats", "labels: uneven", "labels: text"),
+        *("labels: too high", "labels: negative"),
+    ],
 )
-def test_read_split__labels_of_another_form(
-    tmp_path, write_cifar100, change_file, labels, came
-):
+def test_read_split__refuses(tmp_path, write_cifar100, change_file, key, value, fault):
     folder = write_cifar100(tmp_path)
-    change_file(folder / "train", fine_labels=labels)
+    change_file(folder / "train", **{key: value})
     assert _read_train_message(folder) == (
-        f"`fine_labels` in `{folder / 'train'}` must be 1200 integers, one for each "
-        f"image, but is {came}. {AGAIN}"
-    )
-
-
-@pytest.mark.parametrize(("label", "low", "high"), [(100, 0, 100), (-1, -1, 0)])
-def test_read_split__labels_out_of_range(
-    tmp_path, write_cifar100, change_file, label, low, high
-):
-    folder = write_cifar100(tmp_path)
-    change_file(folder / "train", fine_labels=[label] + [0] * 1199)
-    assert _read_train_message(folder) == (
-        f"`fine_labels` in `{folder / 'train'}` must be in 0..99, but run from {low} "
-        f"to {high}. {AGAIN}"
+        f"`{key}` in `{folder / 'train'}` {fault}. {AGAIN}"
     )
 
 

@@ -1,9 +1,12 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torchvision import transforms
 
+from tailshift.data import file_loader
 from tailshift.data.decoding import ImageFiles
 from tailshift.data.file_loader import BrokenImageWarning, default_num_workers
 from tailshift.data.file_split import FileSplit
@@ -83,6 +86,16 @@ def test_loader__any_number_of_workers_gives_the_same(split):
             assert all(_same(a, b) for a, b in pairs)
 
 
+def test_loader__a_worker_fills_shared_memory(split, monkeypatch):
+    """What it returns is where the main process reads it, without a copy."""
+    alone = next(_loader(split).epoch(0))
+    monkeypatch.setattr(file_loader, "get_worker_info", lambda: "in a worker")
+    batch = next(_loader(split).epoch(0))
+    assert not alone.images.is_shared()
+    assert batch.images.is_shared()
+    assert _same(alone, batch)
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_loader__ranks_split_the_global_batch_exactly(split, world_size):
     whole = list(_loader(split).epoch(1))
@@ -153,9 +166,7 @@ def test_loader__skips_broken_images_and_says_so_once(split, num_workers):
     root = split.images.root
     (root / "7.jpg").write_text("no image")
     (root / "9.jpg").unlink()
-    tolerant = FileSplit(
-        split.images, split.labels, split.preparation, skip_broken=True
-    )
+    tolerant = replace(split, skip_broken=True)
     loader = _loader(tolerant, num_workers=num_workers)
     with pytest.warns(BrokenImageWarning) as warned:
         batches = list(loader.epoch(0))
@@ -164,6 +175,7 @@ def test_loader__skips_broken_images_and_says_so_once(split, num_workers):
         9: f"`{root / '9.jpg'}` is missing",
     }
     assert loader.broken == broken
+    assert loader.num_broken == 2
     first = next(iter(loader.broken.values()))
     assert [str(warning.message) for warning in warned] == [
         f"2 of 23 images were left out because they cannot be read, the first: {first}."
@@ -174,13 +186,17 @@ def test_loader__skips_broken_images_and_says_so_once(split, num_workers):
         for image, i in zip(batch.images, batch.sample_ids.tolist(), strict=True):
             assert torch.equal(image, whole[i].images[0])
     assert len(list(loader.epoch(1))) == len(batches)  # no second warning
+    assert loader.num_broken == 2
+
+
+def test_loader__tells_one_that_skips_nothing_from_one_that_may(split):
+    assert _loader(split).num_broken is None  # it stops instead
+    assert _loader(replace(split, skip_broken=True)).num_broken == 0
 
 
 def test_loader__a_batch_of_nothing_but_broken_images(split):
     (split.images.root / "0.jpg").unlink()
-    tolerant = FileSplit(
-        split.images, split.labels, split.preparation, skip_broken=True
-    )
+    tolerant = replace(split, skip_broken=True)
     with pytest.raises(ValueError, match="batch") as error:
         list(_loader(tolerant, batch_size=1, training=False).epoch(0))
     assert str(error.value) == (

@@ -181,3 +181,7 @@ def test_fingerprint__order_does_not_matter_and_pixels_do():
     assert print_ == split.subset(torch.tensor([2, 0, 1])).fingerprint()
     assert print_ != _split(images=changed).fingerprint()
     assert print_ != split.subset(torch.tensor([0, 1])).fingerprint()
+
+
+def test_loader__never_skips_an_image(split):
+    assert _loader(split).num_broken is None

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from tailshift.data import parse_data_option
@@ -32,9 +34,41 @@ def test_parse_data_option(option, settings):
             "with --data-root.",
         ),
         ("folder:", "`--data` folder:: the path is missing."),
+        (
+            "",
+            "unknown data set ''; Known: cifar100_lt, cifar10_lt, csv, digits_lt, "
+            "folder, imagenet_lt, inaturalist2018, list, parquet, places_lt",
+        ),
     ],
 )
 def test_parse_data_option__refuses(option, message):
     with pytest.raises(ValueError, match="data") as error:
         parse_data_option(option)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("path", "mend"),
+    [
+        ("./photos", "folder:./photos"),
+        ("tables", "parquet:tables"),
+        ("photos/birds.CSV", "csv:photos/birds.CSV"),
+        ("photos/birds.txt", "list:photos/birds.txt"),
+        ("tables/train.parquet", "parquet:tables/train.parquet"),
+        ("photos/C:x.csv", "csv:photos/C:x.csv"),
+        ("photos/a.jpg", "csv:, list: or parquet: before it"),
+    ],
+)
+def test_parse_data_option__a_path_alone(path, mend, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("photos", "tables", "digits_lt"):
+        Path(folder).mkdir()
+    for name in ("birds.CSV", "birds.txt", "C:x.csv", "a.jpg"):
+        Path("photos", name).touch()
+    Path("tables", "train.parquet").touch()
+    with pytest.raises(ValueError, match="path") as error:
+        parse_data_option(path)
+    assert str(error.value) == (
+        f"`--data` must say what {path} is, but is only its path. Write {mend}."
+    )
+    assert parse_data_option("digits_lt") == {"name": "digits_lt"}  # not the folder

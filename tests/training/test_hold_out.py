@@ -1,12 +1,14 @@
 """A validation split held out of the training images."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from tailshift.data import DigitsLT, LongTailedData, MemorySplit
+from tailshift.data import DigitsLT, FileSplit, LongTailedData, MemorySplit
+from tailshift.data.decoding import ImageFiles
 from tailshift.training.hold_out import with_validation
 
 
@@ -73,3 +75,18 @@ def test_with_validation__refuses_no_share(
     with pytest.raises(ValueError, match="fraction") as error:
         with_validation(data, fraction)
     assert str(error.value) == f"`fraction` must be in (0, 1), but is {fraction:g}."
+
+
+def test_with_validation__holds_out_the_same_images_as_ever(
+    data: LongTailedData,
+) -> None:
+    """By the pixels of images in memory, by the paths of files."""
+    held = with_validation(data)
+    assert held.val is not None
+    assert held.train.fingerprint() == "7dbf34edea7908b3"
+    assert held.val.fingerprint() == "167a2b27119261e0"
+    paths = tuple(f"{i}.jpg" for i in range(12))
+    files = FileSplit(ImageFiles(Path("nowhere"), paths), torch.arange(12) % 2)
+    held = with_validation(replace(data, train=files), 0.3)
+    assert held.val is not None
+    assert held.val.keys() == ("3.jpg", "4.jpg", "6.jpg", "9.jpg")

@@ -25,6 +25,7 @@ from tailshift.data.profiles import PROFILES, profile_counts, step_counts
 from tailshift.data.randomness import Stream, sample_order
 from tailshift.data.samplers import SAMPLERS, Sampler
 from tailshift.data.split import Split
+from tailshift.data.stacked import Batches, StackedLoader
 
 __all__ = [
     "CIFAR10LT",
@@ -35,6 +36,7 @@ __all__ = [
     "Augmentation",
     "Batch",
     "BatchPlan",
+    "Batches",
     "BrokenImageWarning",
     "DataCheck",
     "Dataset",
@@ -55,6 +57,7 @@ __all__ = [
     "Preparation",
     "Sampler",
     "Split",
+    "StackedLoader",
     "Stream",
     "check_data",
     "known_counts",

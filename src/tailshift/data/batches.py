@@ -1,8 +1,9 @@
-"""Which samples make up each batch of an epoch, on each rank."""
+"""Which samples make up each batch of an epoch on each rank, and who serves them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,19 +23,6 @@ class Batch(NamedTuple):
 
     sample_ids: Tensor
     """Positions in the split, int64, shape (B,)."""
-
-
-class Loader(Protocol):
-    """Batches of an epoch, from any batch on."""
-
-    broken: dict[int, str]
-    """Why a sample was left out, by sample id; empty where all can be read."""
-
-    def __len__(self) -> int:
-        """Return the number of batches an epoch, equal on all ranks."""
-
-    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
-        """Yield the epoch's batches, from `start_batch` on."""
 
 
 class Request(NamedTuple):
@@ -136,3 +124,42 @@ class BatchPlan:
         batch = slice(b * self.batch_size, (b + 1) * self.batch_size)
         ids, occurrences = (part[batch][self.rank :: self.world_size] for part in draws)
         return Request(epoch, ids, occurrences)
+
+
+class Loader(ABC):
+    """Base of the loaders: serves the batches of a plan, from any batch on.
+
+    Args:
+        plan: Which samples each batch has.
+        skip_broken: Whether to leave out what cannot be read.
+    """
+
+    broken: dict[int, str]
+    """Why a sample was left out, by sample id; empty where all could be read."""
+
+    def __init__(self, plan: BatchPlan, *, skip_broken: bool = False) -> None:
+        self.plan = plan
+        self.skip_broken = skip_broken
+        self.broken = {}
+
+    def __len__(self) -> int:
+        """Return the number of batches an epoch, equal on all ranks."""
+        return len(self.plan)
+
+    @property
+    def num_broken(self) -> int | None:
+        """Images that this rank has left out so far; None where none ever is."""
+        return len(self.broken) if self.skip_broken else None
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        """Yield the epoch's batches, from `start_batch` on.
+
+        Args:
+            epoch: Which epoch; it decides order and augmentation.
+            start_batch: Batches already done; ``len(self)`` of them leave none.
+        """
+        return self._serve(self.plan.epoch(epoch, start_batch))
+
+    @abstractmethod
+    def _serve(self, requests: list[Request]) -> Iterator[Batch]:
+        """Yield the batch of each request."""

@@ -1,10 +1,9 @@
 """Verify a copy of a data set before hours are spent on it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -39,26 +38,23 @@ class DataCheck:
 
 
 def check_data(
-    option: str,
-    root: Path | None = None,
-    *,
-    settings: Mapping[str, Any] | None = None,
-    all_images: bool = False,
+    dataset: Dataset | str, root: Path | None = None, *, all_images: bool = False
 ) -> DataCheck:
     """Read lists, labels and counts, look for every file, and decode images.
 
     Args:
-        option: A data set's name, or ``folder:PATH`` and the like.
+        dataset: A data set with its settings; or, without any, its name or
+            ``folder:PATH`` and the like.
         root: The folder that holds the data.
-        settings: Settings of the data set, such as ``image_root``.
         all_images: Whether to decode all images; otherwise 500 of each split.
 
     Example:
         >>> check_data("digits_lt").summary[:2]
         ('digits_lt: 10 classes', 'train: 276 images, 2 to 100 a class')
     """
-    chosen = parse_data_option(option) | dict(settings or {})
-    dataset = DATASETS.get(chosen.pop("name"))(**chosen)
+    if isinstance(dataset, str):
+        option = parse_data_option(dataset)
+        dataset = DATASETS.get(option.pop("name"))(**option)
     try:
         data = _tolerant(dataset).load(root=root, seed=0)
     except (ValueError, OSError, ImportError) as error:

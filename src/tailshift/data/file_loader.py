@@ -1,5 +1,6 @@
 """Batches of images read from files: decoded and transformed in worker processes."""
 
+import math
 import os
 import signal
 import warnings
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from tailshift.data.batches import Batch, BatchPlan, Request
+from tailshift.data.batches import Batch, BatchPlan, Loader, Request
 from tailshift.data.decoding import BrokenImageError, EncodedImages, load_image
 from tailshift.data.normalisation import Normalisation
 from tailshift.data.preparation import Preparation
@@ -34,7 +35,7 @@ class _Loaded(NamedTuple):
     broken: dict[int, str]
 
 
-class FileLoader:
+class FileLoader(Loader):
     """Serve the batches of a plan from encoded images, one epoch at a time.
 
     Each image's transform draws from a generator seeded by a hash of (seed, epoch,
@@ -71,10 +72,8 @@ class FileLoader:
             num_workers = default_num_workers(plan.world_size)
         if num_workers < 0:
             raise ValueError(f"`num_workers` must be >= 0, but is {num_workers}.")
+        super().__init__(plan, skip_broken=skip_broken)
         self.images = images
-        self.plan = plan
-        self.skip_broken = skip_broken
-        self.broken: dict[int, str] = {}
         self._num_workers = num_workers
         self._reader = _Reader(
             images, preparation, normalise, plan.seed if training else None
@@ -82,19 +81,6 @@ class FileLoader:
         self._requests: list[Request] = []
         self._workers: DataLoader[_Loaded] | None = None
         self._epochs_begun = 0
-
-    def __len__(self) -> int:
-        """Return the number of batches an epoch, equal on all ranks."""
-        return len(self.plan)
-
-    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
-        """Yield the epoch's batches, from `start_batch` on.
-
-        Args:
-            epoch: Which epoch; it decides order and augmentation.
-            start_batch: Batches already done; ``len(self)`` of them leave none.
-        """
-        return self._serve(self.plan.epoch(epoch, start_batch))
 
     def _serve(self, requests: list[Request]) -> Iterator[Batch]:
         self._epochs_begun += 1
@@ -178,10 +164,7 @@ class _Reader(Dataset[_Loaded]):
     def __getitem__(self, request: Request) -> _Loaded:
         ids = request.sample_ids.tolist()
         kept, broken = list[int](), dict[int, str]()
-        batch = torch.empty(len(ids), *self._size)
-        if get_worker_info() is not None and ids:
-            # Now: a batch that is filled first would be copied on its way.
-            batch.share_memory_()  # type: ignore[no-untyped-call]
+        batch = _empty(len(ids), *self._size)
         for i, seed in zip(ids, self._seeds(request), strict=True):
             try:
                 batch[len(kept)] = self._normalise(self._load(i, seed))
@@ -213,6 +196,18 @@ class _Reader(Dataset[_Loaded]):
             return self._transform(image)
         finally:
             generator.set_state(state)
+
+
+def _empty(*shape: int) -> Tensor:
+    """Return float32 of any values: in shared memory, where a worker is to fill it.
+
+    A tensor that is made elsewhere and shared then, empty or full, is copied.
+    """
+    if get_worker_info() is None or 0 in shape:
+        return torch.empty(shape)
+    num_bytes = math.prod(shape) * torch.float32.itemsize
+    new_shared: Any = torch.UntypedStorage._new_shared  # as in default_collate
+    return torch.empty(0).set_(new_shared(num_bytes)).view(shape)
 
 
 def default_num_workers(world_size: int = 1) -> int:

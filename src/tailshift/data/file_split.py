@@ -38,12 +38,7 @@ class FileSplit(Split):
     """Whether loaders leave out what cannot be read."""
 
     def __post_init__(self) -> None:
-        labels = self.labels
-        if labels.dtype != torch.int64 or labels.shape != (len(self.images),):
-            raise ValueError(
-                f"`labels` must be int64 of shape ({len(self.images)},), one for each "
-                f"image, but is {labels.dtype} of shape {tuple(labels.shape)}."
-            )
+        self._check_labels(len(self.images))
 
     @property
     def in_channels(self) -> int:

@@ -11,7 +11,7 @@ import torch
 from tailshift.data.dataset import DATASETS
 from tailshift.data.decoding import ImageFiles
 from tailshift.data.file_split import FileSplit
-from tailshift.data.list_files import checked_path, read_text
+from tailshift.data.list_files import checked_path, note_path, read_text
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
 
 
@@ -66,12 +66,7 @@ def read_rows(file: Path) -> list[Row]:
     rows, first_seen = [], dict[str, int]()
     for values in reader:
         row = _checked_row(values, f"`{file}` line {reader.line_num}")
-        if row.path in first_seen:
-            raise ValueError(
-                f"`{file}` line {reader.line_num} names {row.path} again, which stands "
-                f"in line {first_seen[row.path]}. Remove one of the two."
-            )
-        first_seen[row.path] = reader.line_num
+        note_path(row.path, reader.line_num, first_seen, file)
         rows.append(row)
     if not rows:
         raise ValueError(f"`{file}` must list images, one a row, but is empty.")

@@ -34,12 +34,7 @@ def read_list(file: Path, *, num_classes: int | None = None) -> LabelledPaths:
         if not line.strip():
             continue
         path, label = _parse(line, f"`{file}` line {number}", num_classes)
-        if path in first_seen:
-            raise ValueError(
-                f"`{file}` line {number} names {path} again, which stands in line "
-                f"{first_seen[path]}. Remove one of the two."
-            )
-        first_seen[path] = number
+        note_path(path, number, first_seen, file)
         paths.append(path)
         labels.append(label)
     if not paths:
@@ -88,6 +83,16 @@ def checked_path(path: str, where: str) -> str:
             "Write it relative to that folder, without `..`."
         )
     return PurePath(path).as_posix()
+
+
+def note_path(path: str, line: int, first_seen: dict[str, int], file: Path) -> None:
+    """Keep the line that names a path; refuse one that an earlier line names."""
+    if path in first_seen:
+        raise ValueError(
+            f"`{file}` line {line} names {path} again, which stands in line "
+            f"{first_seen[path]}. Remove one of the two."
+        )
+    first_seen[path] = line
 
 
 def check_every_class(labels: Tensor, num_classes: int, where: str) -> None:

@@ -43,17 +43,13 @@ class MemorySplit(Split):
     """Applied in training."""
 
     def __post_init__(self) -> None:
-        images, labels = self.images, self.labels
+        images = self.images
         if images.dtype != torch.uint8 or images.ndim != 4:
             raise ValueError(
                 "`images` must be uint8 of shape (N, channels, H, W), but is "
                 f"{images.dtype} of shape {tuple(images.shape)}."
             )
-        if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-            raise ValueError(
-                f"`labels` must be int64 of shape ({len(images)},), one for each "
-                f"image, but is {labels.dtype} of shape {tuple(labels.shape)}."
-            )
+        self._check_labels(len(images))
         for name, values in (("mean", self.mean), ("std", self.std)):
             if len(values) != self.in_channels:
                 raise ValueError(
@@ -103,7 +99,7 @@ def image_hashes(images: NDArray[np.uint8], *, salt: bytes = b"") -> list[bytes]
     return [hashlib.sha256(row.tobytes() + salt).digest() for row in rows]
 
 
-class MemoryLoader:
+class MemoryLoader(Loader):
     """Serve the batches of a plan from a split in memory.
 
     Args:
@@ -113,24 +109,13 @@ class MemoryLoader:
     """
 
     def __init__(self, split: MemorySplit, plan: BatchPlan, *, training: bool) -> None:
+        super().__init__(plan)
         self.split = split
-        self.plan = plan
         self.augmentation = split.augmentation if training else None
-        self.broken: dict[int, str] = {}
         self._normalise = Normalisation(split.mean, split.std)
 
-    def __len__(self) -> int:
-        """Return the number of batches an epoch, equal on all ranks."""
-        return len(self.plan)
-
-    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
-        """Yield the epoch's batches, from `start_batch` on.
-
-        Args:
-            epoch: Which epoch; it decides order and augmentation.
-            start_batch: Batches already done; ``len(self)`` of them leave none.
-        """
-        return map(self._batch, self.plan.epoch(epoch, start_batch))
+    def _serve(self, requests: list[Request]) -> Iterator[Batch]:
+        return map(self._batch, requests)
 
     def _batch(self, request: Request) -> Batch:
         ids = torch.from_numpy(request.sample_ids)

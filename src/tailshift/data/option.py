@@ -1,7 +1,12 @@
 """The command line's way to name data: ``folder:PATH`` or a data set's name."""
 
+from pathlib import Path
+
 from tailshift.data.dataset import DATASETS
 from tailshift.data.own_images import OwnImages
+
+ENDINGS = {".csv": "csv", ".txt": "list", ".lst": "list", ".parquet": "parquet"}
+"""What a file of some ending is likely to be."""
 
 
 def parse_data_option(option: str) -> dict[str, str]:
@@ -18,6 +23,8 @@ def parse_data_option(option: str) -> dict[str, str]:
         {'name': 'digits_lt'}
     """
     name, colon, path = option.partition(":")
+    if option and name not in DATASETS and Path(option).exists():
+        raise ValueError(_form_is_missing(option))
     dataset = DATASETS.get(name)
     if not colon:
         return {"name": name}
@@ -29,3 +36,13 @@ def parse_data_option(option: str) -> dict[str, str]:
     if not path:
         raise ValueError(f"`--data` {option}: the path is missing.")
     return {"name": name, "path": path}
+
+
+def _form_is_missing(option: str) -> str:
+    """Return the sentence for a path alone, with the form that it seems to be of."""
+    path = Path(option)
+    form = ENDINGS.get(path.suffix.lower())
+    if path.is_dir():
+        form = "parquet" if any(path.glob("*.parquet")) else "folder"
+    mend = f"{form}:{option}" if form else "csv:, list: or parquet: before it"
+    return f"`--data` must say what {option} is, but is only its path. Write {mend}."

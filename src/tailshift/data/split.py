@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from tailshift.data.batches import BatchPlan, Loader
@@ -85,6 +86,13 @@ class Split(ABC):
             world_size=world_size,
         )
         return self._loader(plan, training=training, num_workers=num_workers)
+
+    def _check_labels(self, num_images: int) -> None:
+        if self.labels.dtype != torch.int64 or self.labels.shape != (num_images,):
+            raise ValueError(
+                f"`labels` must be int64 of shape ({num_images},), one for each image, "
+                f"but is {self.labels.dtype} of shape {tuple(self.labels.shape)}."
+            )
 
     @abstractmethod
     def _loader(

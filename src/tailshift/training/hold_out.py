@@ -4,9 +4,8 @@ import dataclasses
 
 import torch
 
-from tailshift.data import FileSplit, LongTailedData, MemorySplit, Split
+from tailshift.data import LongTailedData
 from tailshift.data.hold_out import hold_out
-from tailshift.data.memory import image_hashes
 
 
 def with_validation(
@@ -38,16 +37,8 @@ def with_validation(
     if not 0 < fraction < 1:
         raise ValueError(f"`fraction` must be in (0, 1), but is {fraction:g}.")
     split = data.train
-    chosen = hold_out(_keys(split), split.labels, {"val": fraction}, seed=seed)
+    chosen = hold_out(split.keys(), split.labels, {"val": fraction}, seed=seed)
     train, val = (split.subset(torch.from_numpy(chosen[k])) for k in ("train", "val"))
     return dataclasses.replace(
         data, train=train, val=val, fingerprint=train.fingerprint()
     )
-
-
-def _keys(split: Split) -> list[str]:
-    """Return what tells each image apart."""
-    if isinstance(split, MemorySplit):
-        return [digest.hex() for digest in image_hashes(split.images.numpy())]
-    assert isinstance(split, FileSplit)
-    return list(split.images.keys)
