@@ -21,7 +21,7 @@ from pydantic import (
 from torch import Tensor
 
 from tailshift.data import DATASETS, SAMPLERS, Dataset
-from tailshift.methods import METHODS, Method
+from tailshift.methods import METHODS, Method, Stage
 from tailshift.models import check_model_name
 from tailshift.registry import Registry, did_you_mean
 
@@ -94,7 +94,11 @@ class TrainConfig(_Section):
     drop_last: bool = False
     """Leave out an epoch's last batch where it is not full."""
     sampler: str = "instance"
-    """How often each class is served: see `tailshift.data.samplers`."""
+    """How often each class is served, where the method does not say: see
+    `tailshift.data.samplers`."""
+    start_from: str = ""
+    """A finished run, or a file of its weights, that stands for the first stage of a
+    method that has several."""
     num_workers: NonNegativeInt | None = None
     """Processes that decode images read from files; by default one for each core."""
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
@@ -153,20 +157,27 @@ class RunConfig(BaseModel):
         """The method's registered name."""
         return _registered_name(METHODS, self.method)
 
-    def served_counts(self, class_counts: Tensor) -> Tensor:
+    def samplers(self, stage: Stage) -> tuple[str, ...]:
+        """Return the samplers that a stage is served by."""
+        return stage.samplers or (self.train.sampler,)
+
+    def served_counts(self, class_counts: Tensor, stage: Stage) -> Tensor:
         """Return how often an epoch serves each class: what the loss goes by.
 
         Args:
             class_counts: Training images of each class, shape (C,).
+            stage: Of the method; the first of its samplers is meant.
         """
-        if self.train.sampler == "instance":
+        first = self.samplers(stage)[0]
+        if first == "instance":
             return class_counts
-        sampler = SAMPLERS.get(self.train.sampler)
+        sampler = SAMPLERS.get(first)
         return sampler.class_distribution(class_counts) * class_counts.sum()
 
     def trained_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior that the trained logits carry, float64, shape (C,)."""
-        return self.method.trained_prior(self.served_counts(class_counts))
+        last = self.method.stages()[-1]
+        return self.method.trained_prior(self.served_counts(class_counts, last))
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "RunConfig":

@@ -16,6 +16,7 @@ class BalancedSoftmax(Method):
     title = "Balanced Softmax"
     sentence = "Cross-entropy of f + log p_s; its logits carry the uniform prior."
     citation = "ren2020"
+    prior = "uniform"
 
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the loss for the counts' prior."""

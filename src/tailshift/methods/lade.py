@@ -21,6 +21,7 @@ class LADE(Method):
         "they carry the uniform prior (Eq. 17)."
     )
     citation = "hong2021"
+    prior = "uniform"
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     """α, the weight of the regulariser in the loss."""

@@ -16,6 +16,7 @@ class Softmax(Method):
     title = "Softmax"
     sentence = "Cross-entropy; its logits carry the source prior (Theorem 1)."
     citation = "hong2021"
+    prior = "source"
 
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the cross-entropy; the counts do not matter."""

@@ -1,6 +1,7 @@
 """Backbones, heads and the classifiers made of them."""
 
 from tailshift.models.backbone import MODELS, Backbone, ModelInfo, num_parameters
+from tailshift.models.branched import BranchedBackbone
 from tailshift.models.classifier import (
     Classifier,
     build_backbone,
@@ -8,7 +9,21 @@ from tailshift.models.classifier import (
     check_model_name,
 )
 from tailshift.models.digits_net import DigitsNet
-from tailshift.models.heads import HEADS, Head, HeadInfo, LinearHead, build_head
+from tailshift.models.heads import (
+    HEADS,
+    BilateralHead,
+    CausalHead,
+    ClassMeanHead,
+    CosineHead,
+    Head,
+    HeadBuilder,
+    HeadInfo,
+    LinearHead,
+    NormedLinearHead,
+    ScaledLinearHead,
+    StageFeatures,
+    build_head,
+)
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone
 from tailshift.models.weights import load_backbone_weights
@@ -17,13 +32,22 @@ __all__ = [
     "HEADS",
     "MODELS",
     "Backbone",
+    "BilateralHead",
+    "BranchedBackbone",
+    "CausalHead",
+    "ClassMeanHead",
     "Classifier",
+    "CosineHead",
     "DigitsNet",
     "Head",
+    "HeadBuilder",
     "HeadInfo",
     "LinearHead",
     "ModelInfo",
+    "NormedLinearHead",
     "ResNet32",
+    "ScaledLinearHead",
+    "StageFeatures",
     "TimmBackbone",
     "TwoBranchResNet32",
     "build_backbone",

@@ -2,11 +2,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tailshift.registry import Registry
+
+
+class Split(NamedTuple):
+    """The two parts of a backbone; they share its weights."""
+
+    trunk: nn.Module
+    """Images in, feature maps out."""
+    tail: nn.Module
+    """What the trunk gives in, features (N, ``feature_dim``) out."""
+    feature_dim: int
 
 
 class Backbone(nn.Module):
@@ -17,6 +28,21 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return one feature vector for each image."""
         raise NotImplementedError
+
+    def split(self) -> Split:
+        """Return trunk and tail, for methods with several branches or experts."""
+        raise ValueError(
+            f"`model.name` must be a backbone that can be split into branches, but "
+            f"{type(self).__name__} cannot. Take resnet32, or a ResNet of timm."
+        )
+
+
+class MeanOverPositions(nn.Module):
+    """Feature maps (N, c, h, w) in, their means (N, c) out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the means, shape (N, c)."""
+        return x.mean(dim=(2, 3))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,9 @@ from torch import Tensor, nn
 from tailshift.models.backbone import (
     MODELS,
     Backbone,
+    MeanOverPositions,
     ModelInfo,
+    Split,
     initialise_convolutions,
 )
 
@@ -43,6 +45,11 @@ class DigitsNet(Backbone):
         """Return the features, shape (N, 128), of `images`, shape (N, c, H, W)."""
         x: Tensor = self.layers(images)  # (N, 128, H/4, W/4)
         return x.mean(dim=(2, 3))
+
+    def split(self) -> Split:
+        """Return the first two convolutions, and the last."""
+        tail = nn.Sequential(*self.layers[8:], MeanOverPositions())
+        return Split(self.layers[:8], tail, self.feature_dim)
 
 
 def _conv_layers(in_channels: int, out_channels: int) -> list[nn.Module]:

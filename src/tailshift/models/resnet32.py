@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from tailshift.models.backbone import (
     MODELS,
     Backbone,
+    MeanOverPositions,
     ModelInfo,
+    Split,
     initialise_convolutions,
 )
 
@@ -86,6 +88,11 @@ class ResNet32(Backbone):
         x = self.stage2(self.stage1(self.stem(images)))  # (N, 32, H/2, W/2)
         return _mean_over_positions(self.stage3(x))
 
+    def split(self) -> Split:
+        """Return the stages before the last, and the last."""
+        trunk = nn.Sequential(self.stem, self.stage1, self.stage2)
+        return Split(trunk, nn.Sequential(self.stage3, MeanOverPositions()), 64)
+
 
 class TwoBranchResNet32(Backbone):
     """ResNet-32 whose last block stands twice, side by side: 128 features.
@@ -123,6 +130,11 @@ class TwoBranchResNet32(Backbone):
         """Return the features, shape (N, 128), of `images`, shape (N, c, H, W)."""
         x = self.trunk(images)
         return _mean_over_positions(torch.cat([self.branch1(x), self.branch2(x)], 1))
+
+    def split(self) -> Split:
+        """Return what both branches read, and one of them: BBN's own network."""
+        trunk = nn.Sequential(self.stem, self.stage1, self.stage2, self.stage3)
+        return Split(trunk, nn.Sequential(self.branch1, MeanOverPositions()), 64)
 
 
 def _conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:

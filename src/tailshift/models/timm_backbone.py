@@ -5,13 +5,16 @@ from contextlib import nullcontext
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from tailshift.models.backbone import Backbone
+from tailshift.models.backbone import Backbone, Split
 from tailshift.models.hub import hub_host, hub_is_reachable, offline_hub
 from tailshift.registry import did_you_mean
 
 PREFIX = "timm:"
+
+RESNET_PARTS = {"conv1", "bn1", "act1", "maxpool", "layer3", "layer4", "global_pool"}
+"""What a network of timm's ResNet family is made of, among others."""
 
 Pretrained: TypeAlias = bool | Literal["if_available"]
 """Whether to start from published weights, and whether to go on without them."""
@@ -59,6 +62,16 @@ class TimmBackbone(Backbone):
         """Return the features, shape (N, feature_dim), of `images`, (N, c, H, W)."""
         features: Tensor = self.model(images)
         return features
+
+    def split(self) -> Split:
+        """Return a ResNet's stages before the last, and the last."""
+        parts = dict(self.model.named_children())
+        if not parts.keys() >= RESNET_PARTS:
+            return super().split()
+        stem = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3")
+        trunk = nn.Sequential(*(parts[name] for name in stem))
+        tail = nn.Sequential(parts["layer4"], parts["global_pool"])
+        return Split(trunk, tail, self.feature_dim)
 
 
 def _create_model(

@@ -20,8 +20,10 @@ from tailshift.files import atomic_write
 class Position:
     """Where training stands, and the sums of the epoch under way."""
 
+    stage: int = 0
+    """Of the method, counted from 0."""
     epoch: int = 0
-    """Whole epochs done."""
+    """Whole epochs done of the stage."""
     batch: int = 0
     """Batches done of the epoch under way."""
     sums: dict[str, float] = field(default_factory=dict)
@@ -38,7 +40,7 @@ def save_checkpoint(
     position: Position,
     *,
     modules: Mapping[str, nn.Module],
-    optimizer: Optimizer,
+    optimizer: Optimizer | None,
     scaler: Mapping[str, Any] | None = None,
 ) -> None:
     """Write modules, optimiser, random state and position; replaces the last one.
@@ -47,7 +49,8 @@ def save_checkpoint(
         path: The checkpoint file.
         position: Where training stands.
         modules: Everything with a state, by name: the model, the loss.
-        optimizer: Its tensors are saved; its hyperparameters come from the recipe.
+        optimizer: Its tensors are saved; its hyperparameters come from the recipe. None
+            where nothing is optimised.
         scaler: State of the loss scaler under half precision, numbers only.
     """
     tensors = {"random.cpu": torch.get_rng_state()}
@@ -56,7 +59,8 @@ def save_checkpoint(
     for name, module in modules.items():
         for key, value in module.state_dict().items():
             tensors[f"{name}.{key}"] = value
-    for index, slots in optimizer.state_dict()["state"].items():
+    slots_of = {} if optimizer is None else optimizer.state_dict()["state"]
+    for index, slots in slots_of.items():
         for slot, value in slots.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{index}.{slot}"] = value
@@ -68,7 +72,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, *, modules: Mapping[str, nn.Module], optimizer: Optimizer
+    path: Path, *, modules: Mapping[str, nn.Module], optimizer: Optimizer | None
 ) -> tuple[Position, dict[str, Any]]:
     """Restore what `save_checkpoint` wrote; returns the position and scaler state."""
     tensors, notes = _read(path)
@@ -81,12 +85,17 @@ def load_checkpoint(
     for key, value in _under("optimizer.", tensors).items():
         index, _, slot = key.partition(".")
         slots.setdefault(int(index), {})[slot] = value
-    state = optimizer.state_dict()
-    optimizer.load_state_dict({**state, "state": slots})
+    if optimizer is not None:
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
     torch.set_rng_state(tensors["random.cpu"])
     if "random.cuda" in tensors and torch.cuda.is_available():
         torch.cuda.set_rng_state(tensors["random.cuda"])
     return Position(**notes["position"]), notes["scaler"]
+
+
+def read_position(path: Path) -> Position:
+    """Return where the training in a checkpoint stands."""
+    return Position(**_read(path)[1]["position"])
 
 
 def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:

@@ -14,9 +14,9 @@ import torch
 from torch.optim import SGD
 
 from tailshift.config import RunConfig
-from tailshift.models import build_model
 from tailshift.training.data_shape import DataShape, data_shape
-from tailshift.training.train import build_fabric
+from tailshift.training.network import build_network
+from tailshift.training.train import build_fabric, stage_epochs
 
 SMALLEST_BATCH = 4
 LONG_STEP = 2.0
@@ -73,9 +73,9 @@ def num_steps(config: RunConfig, shape: DataShape) -> int:
         90
     """
     share = shape.num_samples / config.train.batch_size
-    return config.train.epochs * (
-        math.floor(share) if config.train.drop_last else math.ceil(share)
-    )
+    steps = math.floor(share) if config.train.drop_last else math.ceil(share)
+    stages = config.method.stages()[1 if config.train.start_from else 0 :]
+    return steps * sum(stage_epochs(config, stage) for stage in stages)
 
 
 def seconds_per_step(config: RunConfig, shape: DataShape) -> float:
@@ -114,23 +114,27 @@ def _in_one_process(config: RunConfig) -> RunConfig:
 def _stepper(config: RunConfig, shape: DataShape) -> Callable[[int], float]:
     """Return a function that trains one step of so many images and times it."""
     fabric = build_fabric(_in_one_process(config))
-    network = build_model(
-        config.model.name,
+    network = build_network(
+        config,
         num_classes=shape.num_classes,
         in_channels=shape.in_channels,
         image_size=shape.image_size,
-        head=config.method.head,
+        is_filled=True,
     )
+    stage = config.method.stages()[0]
     if config.train.channels_last:
         network.to(memory_format=torch.channels_last)
     optimizer = SGD(network.parameters(), lr=1e-6, momentum=config.optim.momentum)
     model, optimizer = fabric.setup(network, optimizer)
-    criterion = config.method.build_loss(shape.class_counts).to(fabric.device)
+    criterion = stage.loss(shape.class_counts).to(fabric.device)
+    parts = len(config.samplers(stage))
 
     def step(size: int) -> float:
         side = shape.image_size
-        images = torch.randn(size, shape.in_channels, side, side, device=fabric.device)
-        labels = torch.randint(shape.num_classes, (size,), device=fabric.device)
+        images = torch.randn(
+            parts * size, shape.in_channels, side, side, device=fabric.device
+        )
+        labels = torch.randint(shape.num_classes, (parts * size,)).to(fabric.device)
         start = time.perf_counter()
         loss = criterion(model(images), labels)
         fabric.backward(loss)

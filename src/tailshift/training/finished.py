@@ -16,6 +16,7 @@ MACHINE_SETTINGS = frozenset(
         "num_nodes",
         "num_workers",
         "precision",
+        "start_from",
         "tensorboard",
     }
 )

@@ -1,15 +1,15 @@
 """The training loop, read top to bottom."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tailshift.data import Batch
+from tailshift.data import Batch, Batches
 from tailshift.training.checkpoint import Position
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.progress import TrainingProgress
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 Metrics = dict[str, Any]
 
 
-class Loader(Protocol):
-    """Batches of an epoch, from any batch on."""
+@runtime_checkable
+class ChangesByEpoch(Protocol):
+    """A head or loss with a schedule of its own: a pure function of the epoch."""
 
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch."""
-
-    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch."""
+    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
+        """Get ready for an epoch, counted from 0, of so many."""
 
 
 @dataclass
@@ -38,16 +36,26 @@ class Trainer:
     fabric: "Fabric"
     model: nn.Module
     loss: nn.Module
-    optimizer: Optimizer
+    optimizer: Optimizer | None
+    """None where the stage has no epochs."""
     schedule: Schedule
-    loader: Loader
+    loader: Batches
     epochs: int
+    frozen: tuple[nn.Module, ...] = ()
+    """Parts of the model that keep their weights and statistics."""
+    epochs_before: int = 0
+    """Epochs of the stages before, for the metrics."""
     position: Position = field(default_factory=Position)
 
     @property
     def num_steps(self) -> int:
         """Steps in all."""
         return self.epochs * len(self.loader)
+
+    @property
+    def epochs_done(self) -> int:
+        """Whole epochs done, those of the stages before counted."""
+        return self.epochs_before + self.position.epoch
 
     @property
     def step(self) -> int:
@@ -69,38 +77,53 @@ class Trainer:
             progress: Told of each step.
         """
         position, device = self.position, self.fabric.device
+        optimizer = self.optimizer
         while position.epoch < self.epochs:
-            self.model.train()
+            assert optimizer is not None
+            self.begin_epoch()
             clock = time.perf_counter()
             for batch in self.loader.epoch(position.epoch, position.batch):
                 lr = self.set_learning_rate()
                 images, labels = batch.images.to(device), batch.labels.to(device)
-                logits = self.model(images)  # (N, C)
-                loss = self.loss(logits, labels)
+                output = self.model(images)
+                loss = self.loss(output, labels)
                 self.check_finite(loss, batch)
                 self.fabric.backward(loss)
-                self.optimizer.step()
-                self.optimizer.zero_grad(set_to_none=True)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
                 seconds, clock = time.perf_counter() - clock, time.perf_counter()
                 position.batch += 1
+                logits = output if isinstance(output, Tensor) else output.logits
                 position.add(
-                    images=len(labels),
-                    loss=loss.item() * len(labels),
-                    correct=(logits.argmax(-1) == labels).sum().item(),
+                    images=len(logits),
+                    loss=loss.item() * len(logits),
+                    correct=(logits.argmax(-1) == labels[: len(logits)]).sum().item(),
                     seconds=seconds,
                 )
                 progress.step(loss.item(), seconds, len(labels))
                 if stop.is_set and position.batch < len(self.loader):
                     return False
-            metrics = epoch_metrics(position, lr)
+            metrics = epoch_metrics(position, self.epochs_done + 1, lr)
+            if self.loader.num_broken is not None:
+                metrics["skipped_images"] = self.loader.num_broken
             position.epoch, position.batch, position.sums = position.epoch + 1, 0, {}
             on_epoch(metrics)
             if stop.is_set:
                 break
         return position.epoch == self.epochs
 
+    def begin_epoch(self) -> None:
+        """Put the model into training, and tell what changes by the epoch of it."""
+        self.model.train()
+        for part in self.frozen:
+            part.eval()
+        for module in (*self.model.modules(), *self.loss.modules()):
+            if isinstance(module, ChangesByEpoch):
+                module.begin_epoch(self.position.epoch, self.epochs)
+
     def set_learning_rate(self) -> float:
         """Give each group its learning rate for this step; return the highest."""
+        assert self.optimizer is not None
         factor = self.schedule(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = factor * group["highest_lr"]
@@ -118,11 +141,11 @@ class Trainer:
         )
 
 
-def epoch_metrics(position: Position, lr: float) -> Metrics:
-    """Return the record of an epoch from its sums."""
+def epoch_metrics(position: Position, epoch: int, lr: float) -> Metrics:
+    """Return the record of an epoch, counted from 1, from its sums."""
     sums = position.sums
     return {
-        "epoch": position.epoch + 1,
+        "epoch": epoch,
         "loss": sums["loss"] / sums["images"],
         "train_accuracy": sums["correct"] / sums["images"],
         "lr": lr,

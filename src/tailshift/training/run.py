@@ -16,9 +16,10 @@ from torch import nn
 from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
 from tailshift.files import atomic_write
-from tailshift.models import Classifier, build_model
+from tailshift.models import Classifier
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
+from tailshift.training.network import build_network
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
 CHECKPOINT, METRICS, ENVIRONMENT = (
@@ -89,12 +90,13 @@ class Run:
     def model(self) -> Classifier:
         """The trained classifier, in evaluation mode on the CPU."""
         facts = self.facts
-        model = build_model(
-            self.config.model.name,
+        model = build_network(
+            self.config,
             num_classes=len(facts["class_names"]),
             in_channels=facts["in_channels"],
             image_size=facts["image_size"],
-            head=self.config.method.head,
+            stage=facts.get("stage", 0),
+            is_filled=True,
         )
         load_weights(self.directory / WEIGHTS, model)
         return model.eval()

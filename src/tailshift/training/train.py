@@ -1,48 +1,41 @@
 """From a configuration to a finished run directory."""
 
-import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import SGD
 
 from tailshift.config import RunConfig
-from tailshift.data import LongTailedData, Split
-from tailshift.files import atomic_write
-from tailshift.models import Classifier, build_model, load_backbone_weights
-from tailshift.predictions import Predictions
-from tailshift.training.checkpoint import load_checkpoint, save_checkpoint
+from tailshift.data import Batches, LongTailedData, StackedLoader
+from tailshift.methods import Stage
+from tailshift.models import Classifier
+from tailshift.training.checkpoint import Position, read_position
 from tailshift.training.directory import (
     begin_directory,
     check_directory,
     default_directory,
 )
-from tailshift.training.interrupt import stop_on_interrupt
-from tailshift.training.loop import Metrics, Trainer
+from tailshift.training.hold_out import with_validation
+from tailshift.training.inference import SplitFeatures
+from tailshift.training.interrupt import StopRequest, stop_on_interrupt
+from tailshift.training.loop import Trainer
+from tailshift.training.network import build_network, freeze, place_head
 from tailshift.training.progress import training_progress
-from tailshift.training.run import (
-    CHECKPOINT,
-    CONFIG,
-    FACTS,
-    METRICS,
-    TENSORBOARD,
-    WEIGHTS,
-    Run,
-    load,
-    predictions_path,
-    read_metrics_lines,
-    save_weights,
-    write_json,
-)
+from tailshift.training.recorder import Recorder
+from tailshift.training.run import CONFIG, Run, load
 from tailshift.training.schedules import build_schedule
+from tailshift.training.start import start_from
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+HELD_OUT = 0.1
+"""Share of the training images that a method validates on where there are no others."""
+
+OTHER_SEED = 1_000_003
+"""Between the seeds of a stage's samplers."""
 
 
 def train(
@@ -75,26 +68,67 @@ def train(
         root = Path(data_root) if data_root is not None else None
         data = config.data.load(root=root, seed=config.seed)
     check_splits(data)
+    if getattr(config.method, "needs_validation", False):
+        data = _held_out(config, data)
     model = new_model(config, data)
-    trainer = build_trainer(config, data, model, fabric)
-    recorder = Recorder(directory, config, data, model, trainer)
-    if resume and (directory / CONFIG).is_file():
-        recorder.restore()
-    else:
+    recorder = Recorder(directory, config, data, model, fabric)
+    is_resumed = resume and (directory / CONFIG).is_file()
+    if not is_resumed:
         begin_directory(directory, config)
-    recorder.write_facts("running")
-    title = f"{config.recipe} · {config.method.title} · seed {config.seed}"
-    with (
-        stop_on_interrupt() as stop,
-        training_progress(title, trainer.num_steps, done=trainer.step) as progress,
-        recorder.tensorboard(),
-    ):
-        finished = trainer.fit(
-            on_epoch=recorder.record_epoch, stop=stop, progress=progress
-        )
+    with stop_on_interrupt() as stop, recorder.tensorboard():
+        finished = train_stages(recorder, stop, is_resumed=is_resumed)
     recorder.save_checkpoint()
     recorder.save_results(finished)
     return load(directory)
+
+
+def train_stages(recorder: Recorder, stop: StopRequest, *, is_resumed: bool) -> bool:
+    """Train one stage after the other; return False if a stop was asked for before.
+
+    Args:
+        recorder: Has the model and the data, and is told of all that happens.
+        stop: Ends training after the step under way.
+        is_resumed: Whether to begin where the checkpoint is.
+    """
+    config, data, model = recorder.config, recorder.data, recorder.model
+    features = SplitFeatures(recorder.fabric, model, data, config)
+    stages = config.method.stages()
+    first = first_stage(recorder, is_resumed=is_resumed)
+    for number, stage in enumerate(stages[first:], first):
+        if number > 0:
+            previous = model.head
+            place_head(model, config, number)
+            if not (is_resumed and number == first):
+                model.head.begin(previous, features)
+        trainer = build_trainer(config, data, model, recorder.fabric, number)
+        recorder.follow(trainer, is_resumed=is_resumed and number == first)
+        title = f"{config.recipe} · {config.method.title} · seed {config.seed}"
+        if len(stages) > 1:
+            title += f" · {stage.title}"
+        with training_progress(title, trainer.num_steps, done=trainer.step) as progress:
+            if not trainer.fit(
+                on_epoch=recorder.record_epoch, stop=stop, progress=progress
+            ):
+                return False
+    return True
+
+
+def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
+    """Return the stage to begin with: the checkpoint's, or the first not given."""
+    config = recorder.config
+    if is_resumed and recorder.checkpoint.is_file():
+        return read_position(recorder.checkpoint).stage
+    if config.train.start_from:
+        start_from(recorder.model, config, recorder.data)
+        return 1
+    return 0
+
+
+def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
+    """Return the data with validation images that no stage trains on, if it may be."""
+    if data.val is not None or config.train.start_from:
+        return data
+    return with_validation(data, HELD_OUT, seed=config.seed)
 
 
 def check_splits(data: LongTailedData) -> None:
@@ -104,21 +138,25 @@ def check_splits(data: LongTailedData) -> None:
             raise ValueError(
                 f"the {name} split of {data.name} must not be empty, but has no image."
             )
+    empty = (data.class_counts == 0).nonzero().flatten().tolist()
+    if empty:
+        names = ", ".join(data.class_names[c] for c in empty[:5])
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        raise ValueError(
+            f"every class of {data.name} must have a training image, but {names}{more} "
+            "has none: no method can tell what it looks like. Leave the class out."
+        )
 
 
 def new_model(config: RunConfig, data: LongTailedData) -> Classifier:
     """Return the classifier that training starts from."""
-    model = build_model(
-        config.model.name,
+    model = build_network(
+        config,
         num_classes=data.num_classes,
         in_channels=data.in_channels,
         image_size=data.image_size,
-        head=config.method.head,
-        pretrained=False if config.model.weights else config.model.pretrained,
+        is_filled=bool(config.train.start_from),
     )
-    if config.model.weights:
-        weights = Path(config.model.weights).expanduser()
-        load_backbone_weights(model.backbone, weights)
     if config.train.channels_last:
         model.to(memory_format=torch.channels_last)
     return model
@@ -153,169 +191,86 @@ def build_fabric(config: RunConfig) -> "Fabric":
 
 
 def build_trainer(
-    config: RunConfig, data: LongTailedData, model: Classifier, fabric: "Fabric"
+    config: RunConfig,
+    data: LongTailedData,
+    model: Classifier,
+    fabric: "Fabric",
+    stage_number: int = 0,
 ) -> Trainer:
-    """Return the trainer of a configuration, at its first step."""
-    train, optim = config.train, config.optim
-    loader = data.train.loader(
-        batch_size=train.batch_size,
-        training=True,
-        seed=config.seed,
-        sampler=train.sampler,
-        num_epochs=train.epochs,
-        drop_last=train.drop_last,
-        rank=fabric.global_rank,
-        world_size=fabric.world_size,
-        num_workers=train.num_workers,
+    """Return the trainer of a stage, at its first step."""
+    stages = config.method.stages()
+    stage = stages[stage_number]
+    begun = stages[1 if config.train.start_from else 0 : stage_number]
+    counts = config.served_counts(data.class_counts, stage)
+    frozen = freeze(model, stage.frozen)
+    epochs = stage_epochs(config, stage)
+    loader = build_loader(config, data, stage, fabric)
+    optimizer = build_optimizer(config, model, stage) if epochs else None
+    wrapped: nn.Module = model.to(fabric.device)
+    if optimizer is not None:
+        wrapped, optimizer = fabric.setup(model, optimizer)
+    return Trainer(
+        fabric,
+        wrapped,
+        stage.loss(counts).to(fabric.device),
+        optimizer,
+        build_schedule(
+            stage.schedule or config.optim.schedule,
+            epochs=max(epochs, 1),
+            steps_per_epoch=len(loader),
+            warmup_epochs=config.optim.warmup_epochs if stage_number == 0 else 0,
+            milestones=config.optim.milestones,
+            decay=config.optim.decay,
+        ),
+        loader,
+        epochs,
+        frozen=frozen,
+        epochs_before=sum(stage_epochs(config, stage) for stage in begun),
+        position=Position(stage=stage_number),
     )
-    backbone_lr = optim.backbone_lr or optim.lr
-    optimizer = SGD(
+
+
+def build_loader(
+    config: RunConfig, data: LongTailedData, stage: Stage, fabric: "Fabric"
+) -> Batches:
+    """Return the training batches of a stage; several samplers give stacked ones."""
+    train = config.train
+    loaders = [
+        data.train.loader(
+            batch_size=train.batch_size,
+            training=True,
+            seed=(config.seed + OTHER_SEED * number) % 2**32,
+            sampler=sampler,
+            num_epochs=max(stage_epochs(config, stage), 1),
+            drop_last=train.drop_last,
+            rank=fabric.global_rank,
+            world_size=fabric.world_size,
+            num_workers=train.num_workers,
+        )
+        for number, sampler in enumerate(config.samplers(stage))
+    ]
+    return loaders[0] if len(loaders) == 1 else StackedLoader(loaders)
+
+
+def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> SGD:
+    """Return SGD over what the stage trains; the backbone may have its own rate."""
+    optim = config.optim
+    lr = stage.lr or optim.lr
+    backbone_lr = lr * (optim.backbone_lr or optim.lr) / optim.lr
+    groups = ((model.backbone, backbone_lr), (model.head, lr))
+    return SGD(
         [
-            {"params": list(model.backbone.parameters()), "highest_lr": backbone_lr},
-            {"params": list(model.head.parameters()), "highest_lr": optim.lr},
+            {"params": parameters, "highest_lr": highest_lr}
+            for part, highest_lr in groups
+            if (parameters := [p for p in part.parameters() if p.requires_grad])
         ],
-        lr=optim.lr,
+        lr=lr,
         momentum=optim.momentum,
         nesterov=optim.nesterov,
         weight_decay=optim.weight_decay,
     )
-    schedule = build_schedule(
-        optim.schedule,
-        epochs=train.epochs,
-        steps_per_epoch=len(loader),
-        warmup_epochs=optim.warmup_epochs,
-        milestones=optim.milestones,
-        decay=optim.decay,
-    )
-    counts = config.served_counts(data.class_counts)
-    loss = config.method.build_loss(counts).to(fabric.device)
-    wrapped, optimizer = fabric.setup(model, optimizer)
-    return Trainer(fabric, wrapped, loss, optimizer, schedule, loader, train.epochs)
 
 
-class Recorder:
-    """Writes what a run leaves behind; only the first process writes."""
-
-    def __init__(
-        self,
-        directory: Path,
-        config: RunConfig,
-        data: LongTailedData,
-        model: nn.Module,
-        trainer: Trainer,
-    ) -> None:
-        self.directory = directory
-        self.config = config
-        self.data = data
-        self.model = model
-        self.trainer = trainer
-        self._board: Any = None
-
-    @property
-    def _modules(self) -> dict[str, nn.Module]:
-        return {"model": self.model, "loss": self.trainer.loss}
-
-    @contextmanager
-    def tensorboard(self) -> Iterator[None]:
-        """Open TensorBoard's event file while the block runs, where it is asked for."""
-        if not self.config.train.tensorboard:
-            yield
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ModuleNotFoundError(
-                "`train.tensorboard` needs TensorBoard, which is not installed. "
-                "Install tailshift[tensorboard]."
-            ) from None
-        folder, done = str(self.directory / TENSORBOARD), self.trainer.position.epoch
-        with SummaryWriter(folder, purge_step=done + 1) as self._board:
-            yield
-
-    def record_epoch(self, metrics: Metrics) -> None:
-        """Append an epoch's metrics to the file; save a checkpoint when it is time."""
-        with (self.directory / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # on disk before the checkpoint that counts it
-        if self._board is not None:
-            for name in ("loss", "train_accuracy", "lr", "images_per_second"):
-                self._board.add_scalar(name, metrics[name], metrics["epoch"])
-        if metrics["epoch"] % self.config.train.checkpoint_every == 0:
-            self.save_checkpoint()
-
-    def save_checkpoint(self) -> None:
-        """Write the checkpoint."""
-        save_checkpoint(
-            self.directory / CHECKPOINT,
-            self.trainer.position,
-            modules=self._modules,
-            optimizer=self.trainer.optimizer,
-            scaler=self.trainer.fabric.strategy.precision.state_dict(),
-        )
-
-    def restore(self) -> None:
-        """Go back to the checkpoint, if any, and cut the metrics written after it."""
-        if (self.directory / CHECKPOINT).is_file():
-            self.trainer.position, scaler = load_checkpoint(
-                self.directory / CHECKPOINT,
-                modules=self._modules,
-                optimizer=self.trainer.optimizer,
-            )
-            if scaler:
-                self.trainer.fabric.strategy.precision.load_state_dict(scaler)
-        lines = read_metrics_lines(self.directory)[: self.trainer.position.epoch]
-        with atomic_write(self.directory / METRICS) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
-
-    def write_facts(self, state: str) -> None:
-        """Write what the data is and how far the run has come."""
-        facts = {
-            "state": state,
-            "epochs_done": self.trainer.position.epoch,
-            "class_names": list(self.data.class_names),
-            "source_counts": self.data.class_counts.tolist(),
-            "in_channels": self.data.in_channels,
-            "image_size": self.data.image_size,
-            "mean": list(self.data.mean),
-            "std": list(self.data.std),
-            "data_fingerprint": self.data.fingerprint,
-        }
-        write_json(self.directory / FACTS, facts)
-
-    def save_results(self, finished: bool) -> None:
-        """Write the weights and the logits of the evaluated splits."""
-        save_weights(self.directory / WEIGHTS, self.model)
-        for name, split in (("val", self.data.val), ("test", self.data.test)):
-            if split is not None and len(split):
-                path = predictions_path(self.directory, name)
-                path.parent.mkdir(exist_ok=True)
-                self._predictions(split).save(path, overwrite=True)
-        self.write_facts("finished" if finished else "interrupted")
-
-    def _predictions(self, split: Split) -> Predictions:
-        counts = self.data.class_counts
-        logits, labels = self._logits(split)
-        predictions = Predictions(
-            logits=logits,
-            labels=labels,
-            source_counts=counts,
-            trained_prior=self.config.trained_prior(counts),
-            class_names=self.data.class_names,
-        )
-        return predictions.half() if self.config.eval.half_logits else predictions
-
-    @torch.inference_mode()
-    def _logits(self, split: Split) -> tuple[Tensor, Tensor]:
-        """Return logits, (N, C), and labels, (N,), of the images that can be read."""
-        loader = split.loader(
-            batch_size=self.config.eval.batch_size,
-            training=False,
-            num_workers=self.config.train.num_workers,
-        )
-        model, device = self.trainer.model.eval(), self.trainer.fabric.device
-        logits, labels = [], []
-        for batch in loader.epoch(0):
-            logits.append(model(batch.images.to(device)))
-            labels.append(batch.labels)
-        return torch.cat(logits).float().cpu(), torch.cat(labels)
+def stage_epochs(config: RunConfig, stage: Stage) -> int:
+    """Return how many epochs a stage trains."""
+    return config.train.epochs if stage.epochs is None else stage.epochs

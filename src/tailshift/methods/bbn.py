@@ -1,0 +1,46 @@
+"""BBN: a conventional and a re-balancing branch, mixed by a schedule."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from tailshift import priors
+from tailshift.losses import BilateralLoss
+from tailshift.methods.method import Method
+from tailshift.methods.stage import Stage
+from tailshift.models import Backbone, BilateralHead, BranchedBackbone, Head
+
+
+@dataclass(frozen=True)
+class BBN(Method):
+    """The bilateral-branch network [zhou2020]."""
+
+    title = "BBN"
+    sentence = (
+        "Two branches, one served images as they come, one the rare classes most, "
+        "mixed from the one to the other; taken to carry the uniform prior."
+    )
+    citation = "zhou2020"
+    prior = "uniform, by convention"
+    cost = 2.0
+
+    def build_loss(self, class_counts: Tensor) -> nn.Module:
+        """Return the mixed cross-entropy; the counts do not matter."""
+        return BilateralLoss()
+
+    def build_head(self, feature_dim: int, num_classes: int) -> Head:
+        """Return the classifier over both branches."""
+        return BilateralHead(feature_dim, num_classes)
+
+    def branch(self, backbone: Backbone) -> Backbone:
+        """Return the backbone with its last part twice."""
+        return BranchedBackbone(backbone, 2, trained_on="own_part")
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the one stage, served by two samplers."""
+        samplers = ("instance", "reverse")
+        return (Stage(self.build_loss, self.build_head, samplers=samplers),)
+
+    def trained_prior(self, class_counts: Tensor) -> Tensor:
+        """Return the uniform prior."""
+        return priors.uniform(len(class_counts))

@@ -1,0 +1,51 @@
+"""CB-Focal: focal loss weighted by the effective number of samples."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from tailshift.losses import ClassBalancedFocalLoss, class_balanced_weights
+from tailshift.methods.method import Method
+from tailshift.methods.reweighted_softmax import weighted_prior
+from tailshift.models import Head, LinearHead
+
+
+@dataclass(frozen=True)
+class ClassBalancedFocal(Method):
+    """Class-balanced focal loss [cui2019]; with γ = 0, class-balanced cross-entropy."""
+
+    title = "CB-Focal"
+    sentence = (
+        "Focal loss weighted by (1 − β)/(1 − β^n); its logits are taken to carry the "
+        "source prior times the weights, as they do exactly with γ = 0 and softmax."
+    )
+    citation = "cui2019"
+    prior = "∝ p_s · weights, by convention"
+
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.9999
+    """β, from 0, no weights, to 1, weights by 1/n."""
+    gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    """γ, how fast samples that are learnt lose their weight."""
+    form: Literal["softmax", "sigmoid"] = "softmax"
+    """Classes as alternatives, or each on its own, as the authors' code has it."""
+
+    def build_loss(self, class_counts: Tensor) -> nn.Module:
+        """Return the loss for the counts."""
+        return ClassBalancedFocalLoss(
+            class_counts, beta=self.beta, gamma=self.gamma, form=self.form
+        )
+
+    def build_head(self, feature_dim: int, num_classes: int) -> Head:
+        """Return a linear head; for sigmoids all classes begin improbable."""
+        head = LinearHead(feature_dim, num_classes)
+        if self.form == "sigmoid":
+            nn.init.constant_(head.bias, -math.log(num_classes - 1))
+        return head
+
+    def trained_prior(self, class_counts: Tensor) -> Tensor:
+        """Return the source prior times the class weights."""
+        weights = class_balanced_weights(class_counts, beta=self.beta)
+        return weighted_prior(class_counts, weights)

@@ -1,0 +1,35 @@
+"""Focal: cross-entropy that attends to what is not learnt yet."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from tailshift import priors
+from tailshift.losses import FocalLoss
+from tailshift.methods.method import Method
+
+
+@dataclass(frozen=True)
+class Focal(Method):
+    """Focal loss [lin2017]."""
+
+    title = "Focal"
+    sentence = (
+        "Cross-entropy times (1 − p_y)^γ; its logits are taken to carry the source "
+        "prior, as they do exactly with γ = 0."
+    )
+    citation = "lin2017"
+    prior = "source, by convention"
+
+    gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
+    """γ, how fast samples that are learnt lose their weight."""
+
+    def build_loss(self, class_counts: Tensor) -> nn.Module:
+        """Return the focal loss; the counts do not matter."""
+        return FocalLoss(gamma=self.gamma)
+
+    def trained_prior(self, class_counts: Tensor) -> Tensor:
+        """Return the source prior."""
+        return priors.from_counts(class_counts)

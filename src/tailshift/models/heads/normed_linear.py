@@ -1,0 +1,88 @@
+"""The head of τ-normalisation: a learnt linear head whose weights are shortened."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tailshift.models.heads.head import Head, StageFeatures
+from tailshift.models.heads.linear import LinearHead
+
+TAUS = tuple(round(0.1 * step, 1) for step in range(21))
+"""The values that are tried on validation data."""
+
+
+class NormedLinearHead(Head):
+    r"""Logits :math:`f[c] = w_c \cdot x / \lVert w_c \rVert^\tau`, no bias [kang2020].
+
+    Nothing is trained: the weights are those of the first stage. Where `tau` is None it
+    is the value of 0, 0.1, …, 2 with the highest accuracy on the validation images,
+    each class counting as much as any other.
+
+    Args:
+        feature_dim: Length of the feature vector :math:`x`.
+        num_classes: Number of logits.
+        tau: :math:`\tau`, or None to choose it.
+
+    Example:
+        >>> head = NormedLinearHead(2, 2, tau=1.0)
+        >>> _ = head.weight.copy_(torch.tensor([[3.0, 4.0], [0.0, 0.5]]))
+        >>> head(torch.tensor([[1.0, 1.0]]))
+        tensor([[1.4000, 1.0000]])
+    """
+
+    weight: Tensor
+    tau: Tensor
+
+    def __init__(
+        self, feature_dim: int, num_classes: int, *, tau: float | None = None
+    ) -> None:
+        super().__init__()
+        self.feature_dim = feature_dim
+        self.num_classes = num_classes
+        self.is_chosen = tau is None
+        start = 1.0 if tau is None else tau
+        self.register_buffer("weight", torch.zeros(num_classes, feature_dim))
+        self.register_buffer("tau", torch.tensor(start, dtype=torch.float64))
+
+    def begin(self, previous: Head, features: StageFeatures) -> None:
+        """Take the linear head's weights over, and choose τ where it is free."""
+        assert isinstance(previous, LinearHead)
+        self.weight.copy_(previous.weight.detach())
+        if not self.is_chosen:
+            return
+        held_out = features.val()
+        if held_out is None:
+            raise ValueError(
+                "`method.tau` is chosen on validation images, but the data has none "
+                "that the first stage did not train on. Set it, such as to 1, or train "
+                "the first stage in this run (without --from)."
+            )
+        self.tau.fill_(best_tau(self.weight, *held_out))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the logits, shape (N, C), of `features`, shape (N, d)."""
+        return F.linear(features, shorten(self.weight, float(self.tau)))
+
+
+def shorten(weight: Tensor, tau: float) -> Tensor:
+    """Return each row divided by its length to the power of `tau`."""
+    lengths: Tensor = weight.norm(dim=1, keepdim=True)
+    return weight / lengths**tau
+
+
+def best_tau(weight: Tensor, features: Tensor, labels: Tensor) -> float:
+    """Return the τ of :data:`TAUS` with the best mean of the classes' accuracies.
+
+    Args:
+        weight: Of the linear head, shape (C, d).
+        features: Of held-out images, shape (N, d).
+        labels: Their classes, shape (N,).
+    """
+    counts = labels.bincount(minlength=len(weight))
+
+    def balanced_accuracy(tau: float) -> float:
+        hits = F.linear(features, shorten(weight, tau)).argmax(1) == labels
+        per_class = labels[hits].bincount(minlength=len(weight)) / counts.clamp(min=1)
+        return float(per_class[counts > 0].mean())
+
+    return max(TAUS, key=balanced_accuracy)

@@ -1,0 +1,178 @@
+"""What a run leaves behind, written as it happens."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from tailshift.config import RunConfig
+from tailshift.data import LongTailedData, Split
+from tailshift.files import atomic_write
+from tailshift.models import Classifier
+from tailshift.predictions import Predictions
+from tailshift.training.checkpoint import load_checkpoint, save_checkpoint
+from tailshift.training.inference import outputs
+from tailshift.training.loop import Metrics, Trainer
+from tailshift.training.run import (
+    CHECKPOINT,
+    FACTS,
+    METRICS,
+    TENSORBOARD,
+    WEIGHTS,
+    predictions_path,
+    read_metrics_lines,
+    save_weights,
+    write_json,
+)
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Recorder:
+    """Writes what a run leaves behind; only the first process writes."""
+
+    def __init__(
+        self,
+        directory: Path,
+        config: RunConfig,
+        data: LongTailedData,
+        model: Classifier,
+        fabric: "Fabric",
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.data = data
+        self.model = model
+        self.fabric = fabric
+        self.epochs_done = 0
+        self._trainer: Trainer | None = None
+        self._board: Any = None
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint file."""
+        return self.directory / CHECKPOINT
+
+    @property
+    def _modules(self) -> dict[str, nn.Module]:
+        return {"model": self.model, "loss": self.trainer.loss}
+
+    @property
+    def trainer(self) -> Trainer:
+        """Of the stage under way."""
+        assert self._trainer is not None
+        return self._trainer
+
+    def follow(self, trainer: Trainer, *, is_resumed: bool) -> None:
+        """Record a stage, from where its checkpoint is or from its beginning.
+
+        Args:
+            trainer: Of the stage that begins.
+            is_resumed: Whether to fill it from the checkpoint.
+        """
+        self._trainer = trainer
+        if is_resumed:
+            self._restore()
+        self.epochs_done = trainer.epochs_done
+        self.write_facts("running")
+
+    @contextmanager
+    def tensorboard(self) -> Iterator[None]:
+        """Open TensorBoard's event file while the block runs, where it is asked for."""
+        if not self.config.train.tensorboard:
+            yield
+            return
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ModuleNotFoundError(
+                "`train.tensorboard` needs TensorBoard, which is not installed. "
+                "Install tailshift[tensorboard]."
+            ) from None
+        folder, done = str(self.directory / TENSORBOARD), self.epochs_done
+        with SummaryWriter(folder, purge_step=done + 1) as self._board:
+            yield
+
+    def record_epoch(self, metrics: Metrics) -> None:
+        """Append an epoch's metrics to the file; save a checkpoint when it is time."""
+        self.epochs_done = metrics["epoch"]
+        with (self.directory / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(metrics) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # on disk before the checkpoint that counts it
+        if self._board is not None:
+            for name in ("loss", "train_accuracy", "lr", "images_per_second"):
+                self._board.add_scalar(name, metrics[name], metrics["epoch"])
+        if metrics["epoch"] % self.config.train.checkpoint_every == 0:
+            self.save_checkpoint()
+
+    def save_checkpoint(self) -> None:
+        """Write the checkpoint."""
+        save_checkpoint(
+            self.checkpoint,
+            self.trainer.position,
+            modules=self._modules,
+            optimizer=self.trainer.optimizer,
+            scaler=self.fabric.strategy.precision.state_dict(),
+        )
+
+    def _restore(self) -> None:
+        """Go back to the checkpoint, if any, and cut the metrics written after it."""
+        if self.checkpoint.is_file():
+            self.trainer.position, scaler = load_checkpoint(
+                self.checkpoint,
+                modules=self._modules,
+                optimizer=self.trainer.optimizer,
+            )
+            if scaler:
+                self.fabric.strategy.precision.load_state_dict(scaler)
+        lines = read_metrics_lines(self.directory)[: self.trainer.epochs_done]
+        with atomic_write(self.directory / METRICS) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+    def write_facts(self, state: str) -> None:
+        """Write what the data is and how far the run has come."""
+        facts = {
+            "state": state,
+            "epochs_done": self.epochs_done,
+            "stage": self.trainer.position.stage,
+            "class_names": list(self.data.class_names),
+            "source_counts": self.data.class_counts.tolist(),
+            "in_channels": self.data.in_channels,
+            "image_size": self.data.image_size,
+            "mean": list(self.data.mean),
+            "std": list(self.data.std),
+            "data_fingerprint": self.data.fingerprint,
+        }
+        epochs = map(json.loads, read_metrics_lines(self.directory))
+        skipped = [e["skipped_images"] for e in epochs if "skipped_images" in e]
+        if skipped:  # a loader counts from where it was begun
+            facts["skipped_images"] = max(skipped)
+        write_json(self.directory / FACTS, facts)
+
+    def save_results(self, finished: bool) -> None:
+        """Write the weights and the logits of the evaluated splits."""
+        save_weights(self.directory / WEIGHTS, self.model)
+        for name, split in (("val", self.data.val), ("test", self.data.test)):
+            if split is not None and len(split):
+                path = predictions_path(self.directory, name)
+                path.parent.mkdir(exist_ok=True)
+                self._predictions(split).save(path, overwrite=True)
+        self.write_facts("finished" if finished else "interrupted")
+
+    def _predictions(self, split: Split) -> Predictions:
+        counts = self.data.class_counts
+        logits, labels = outputs(self.fabric, self.model, split, self.config)
+        predictions = Predictions(
+            logits=logits,
+            labels=labels,
+            source_counts=counts,
+            trained_prior=self.config.trained_prior(counts),
+            class_names=self.data.class_names,
+        )
+        return predictions.half() if self.config.eval.half_logits else predictions
