@@ -13,7 +13,7 @@ from tailshift.evaluation.paper import paper_table
 from tailshift.training import tune as tune_module
 
 Command = Callable[..., Any]
-WriteImage = Callable[..., str]
+WriteImage = Callable[..., Path]
 
 DIGITS = ("data.name=digits_lt", "model.name=digits_net", "train.epochs=1")
 TUNE = ("tune", "digits_lt", "--set", "method.name=lade", "--set", "train.epochs=1")
@@ -57,10 +57,38 @@ def test_reproduce__dry_run_says_what_it_would_train(tailshift: Command) -> None
     for method in ("softmax", "balanced_softmax", "lade"):
         recipe = f"cifar100_lt_ir100_{method}_quick"
         assert f"{recipe} 0 2,550 500 21 min 15 s" in lines
-    assert any(line.startswith("9 runs ") for line in lines)
+    num_runs = sum(line.startswith("cifar100_lt_ir") for line in lines)
+    assert num_runs >= 9
+    assert any(line.startswith(f"{num_runs} runs ") for line in lines)
     assert "Table 2" in result.out
     assert "45.4" in result.out  # the paper's LADE at ratio 100
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.usefixtures("half_a_second")
+def test_reproduce__kept_logits_in_every_form(
+    tailshift: Command, digits_run: ts.Run
+) -> None:
+    """Table 9 with logits of one method, kept beforehand; nothing is trained."""
+    Path("kept").mkdir()
+    name = "cifar100_lt_ir50_lade_quick-paper-seed0.safetensors"
+    digits_run.predictions("test").save(Path("kept") / name)
+    result = tailshift(
+        *("reproduce", "table9", "--quick", "--seeds", "0", "--logits", "kept"),
+        *("--csv", "t.csv", "--markdown", "t.md", "--latex", "t.tex", "--dry-run"),
+    )
+    assert (result.code, result.err) == (0, "")
+    assert "cifar100_lt_ir50_lade_quick" not in result.out
+    [record] = [
+        record
+        for record in ts.evaluate(digits_run.predictions("test"), ["backward:50"])
+        if record.compensated
+    ]
+    ours = f"{100 * record.accuracy:.1f}"
+    for path in ("t.csv", "t.md", "t.tex"):
+        assert ours in Path(path).read_text(encoding="utf-8")
+        assert "49.4" in Path(path).read_text(encoding="utf-8")
+    assert ours in result.out
 
 
 @pytest.mark.usefixtures("half_a_second")
@@ -134,13 +162,13 @@ def test_reproduce__says_which_data_is_missing(tailshift: Command) -> None:
     assert "Table 5" in result.out
 
 
-@pytest.mark.parametrize("table", ["table6", "tabel2", "2", ""])
+@pytest.mark.parametrize("table", ["table12", "tabel2", "2", ""])
 def test_reproduce__unknown_table(tailshift: Command, table: str) -> None:
     assert tailshift("reproduce", table) == (
         2,
         "",
-        "error: `table` must be one of table1, table2, table3, table4, table5, table7, "
-        f"table8, but is {table!r}.\n",
+        "error: `table` must be one of table1, table2, table3, table4, table5, table6, "
+        f"table7, table8, table9, table10, table11, but is {table!r}.\n",
     )
 
 
@@ -267,6 +295,67 @@ def test_data_check__a_benchmark_that_is_not_there(tailshift: Command) -> None:
         "error: places_lt needs the public list Places_LT_train.txt, but it is in none "
         "of `data`, `data/lists`, `data/places_lt`. Put it there, or name another "
         "folder with --data-root.\n",
+    )
+
+
+def test_data_check__takes_settings(
+    tailshift: Command, write_image: WriteImage
+) -> None:
+    name = f"folder:{_folder(write_image)}"
+    settings = _set("data.test_fraction=0.5", "data.val_fraction=0")
+    result = tailshift("data", "check", name, *settings)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[:-1] == [
+        "folder: 2 classes",
+        "train: 15 images, 5 to 10 a class, 15 decoded",
+        "test: 15 images, 5 to 10 a class, 15 decoded",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        (
+            "data.imag_size=32",
+            "`data.imag_size` is not a setting of `data`; did you mean 'image_size'? "
+            "Known: flip, image_size, jitter, path, skip_broken, split_seed, "
+            "test_fraction, val_fraction",
+        ),
+        (
+            "data.image_size=big",
+            "`data.image_size` must be a valid integer, but is 'big'.",
+        ),
+        ("data.jitter=2", "`jitter` must be in [0, 1], but is 2."),
+        ("data.jitter", "`--set` takes KEY=VALUE, but got 'data.jitter'."),
+    ],
+)
+def test_data_check__refuses_settings_as_training_does(
+    tailshift: Command, setting: str, sentence: str
+) -> None:
+    refused = (2, "", f"error: {sentence}\n")
+    assert tailshift("data", "check", "folder:x", "--set", setting) == refused
+    assert tailshift("train", "--data", "folder:x", "--set", setting) == refused
+
+
+@pytest.mark.parametrize("setting", ["train.epochs=3", "data=3", "seed=1"])
+def test_data_check__refuses_settings_of_other_things(
+    tailshift: Command, setting: str
+) -> None:
+    assert tailshift("data", "check", "digits_lt", "--set", setting) == (
+        2,
+        "",
+        f"error: `--set` must be data.KEY=VALUE here, but is '{setting}'.\n",
+    )
+
+
+@pytest.mark.parametrize("command", [("train", "--data"), ("data", "check")])
+def test_data__a_path_alone(tailshift: Command, command: tuple[str, ...]) -> None:
+    Path("photos").mkdir()
+    assert tailshift(*command, "./photos") == (
+        2,
+        "",
+        "error: `--data` must say what ./photos is, but is only its path. Write "
+        "folder:./photos.\n",
     )
 
 

@@ -11,6 +11,9 @@ import pytest
 
 import tailshift as ts
 from tailshift import reproduce as module
+from tailshift.evaluation.paper import paper_table
+from tailshift.evaluation.sources import source_of
+from tailshift.recipes import recipe_names
 from tailshift.reproduce import (
     Plan,
     make_plan,
@@ -123,8 +126,8 @@ def test_make_plan__goes_on_with_a_run_as_it_was_begun(runs: Path) -> None:
 
 def test_make_plan__quick_takes_the_quick_recipes(tmp_path: Path) -> None:
     plan = make_plan("table2", runs=tmp_path, quick=True)
-    assert len(plan.missing) == 9
-    assert {job.config.train.epochs for job in plan.missing} == {30}
+    assert [job.config.recipe for job in plan.missing] == _recipes(2, quick=True)
+    assert {job.config.train.epochs for job in plan.missing if _is_old(job)} == {30}
     assert all(job.config.recipe.endswith("_quick") for job in plan.missing)
     assert plan.title == (
         "Table 2: Top-1 accuracy in % on CIFAR-100-LT by imbalance ratio; "
@@ -141,10 +144,24 @@ def test_make_plan__quick_trains_nothing_long(shared_runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "num_runs"), [("table2", 9), ("table3", 3), ("table4", 6), ("table8", 18)]
+    ("number", "at_least"),
+    [(2, 9), (3, 3), (4, 6), (5, 3), (6, 3), (8, 18), (9, 3), (10, 3), (11, 3)],
 )
-def test_make_plan__knows_the_tables(tmp_path: Path, table: str, num_runs: int) -> None:
-    assert len(make_plan(table, runs=tmp_path).missing) == num_runs
+def test_make_plan__knows_the_tables(
+    tmp_path: Path, number: int, at_least: int
+) -> None:
+    missing = make_plan(f"table{number}", runs=tmp_path).missing
+    assert len(missing) >= at_least  # Softmax, Balanced Softmax and LADE
+    assert [job.config.recipe for job in missing] == _recipes(number)
+
+
+def _recipes(number: int, *, quick: bool = False) -> list[str]:
+    """Return the recipes that stand behind a table's rows, as far as there are any."""
+    ending = "_quick" if quick else ""
+    asked = [
+        f"{source_of(cell).recipe}{ending}" for cell in paper_table(number).numbers
+    ]
+    return [recipe for recipe in dict.fromkeys(asked) if recipe in recipe_names()]
 
 
 @pytest.mark.parametrize(("table", "num_cells"), [("table1", 18), ("table7", 18)])
@@ -163,9 +180,9 @@ def test_estimates__are_one_a_missing_run(
         "tailshift.training.estimate.seconds_per_step", lambda config, shape: 0.5
     )
     estimates = make_plan("table2", runs=tmp_path, quick=True).estimates()
-    assert len(estimates) == 9
-    ratio100 = [found for found in estimates if "_ir100_" in found.recipe]
-    assert {found.num_steps for found in ratio100} == {30 * 85}  # ⌈10,847 / 128⌉
+    assert [found.recipe for found in estimates] == _recipes(2, quick=True)
+    [softmax] = [found for found in estimates if "_ir100_softmax_" in found.recipe]
+    assert softmax.num_steps == 30 * 85  # ⌈10,847 / 128⌉
     assert not any(tmp_path.iterdir())
 
 
@@ -231,8 +248,104 @@ def test_train_missing__stops_when_interrupted(
 
 def test_parse_table__names_the_tables() -> None:
     with pytest.raises(ValueError, match="table") as error:
-        parse_table("table6")
+        parse_table("table12")
     assert str(error.value) == (
-        "`table` must be one of table1, table2, table3, table4, table5, table7, "
-        "table8, but is 'table6'."
+        "`table` must be one of table1, table2, table3, table4, table5, table6, "
+        "table7, table8, table9, table10, table11, but is 'table12'."
+    )
+
+
+@pytest.fixture
+def kept(shared_runs: Path, tmp_path: Path) -> Path:
+    """Return a folder of logits as Table 9 wants them, from the runs on digits."""
+    folder = tmp_path / "logits"
+    folder.mkdir()
+    for name in ("balanced_softmax", "softmax", "lade-paper"):
+        method = name.partition("-")[0]
+        for seed in (0, 1):
+            run = shared_runs / f"inaturalist2018_{method}" / f"{method}-seed{seed}"
+            ts.load(run).predictions("test").half().save(
+                folder / f"cifar100_lt_ir50_{name}-seed{seed}.safetensors"
+            )
+    return folder
+
+
+def test_make_plan__kept_logits_stand_in_for_runs(tmp_path: Path, kept: Path) -> None:
+    plan = make_plan("table9", runs=tmp_path / "runs", seeds=(0, 5), logits=kept)
+    assert {job.config.seed for job in plan.missing if _is_old(job)} == {5}
+    cells = {(cell.row, cell.column): cell for cell in plan.comparisons()}
+    assert len(cells) == 7 * 11
+    for row, name, is_compensated in (
+        ("Softmax", "softmax", False),
+        ("PC Softmax", "softmax", True),
+        ("PC Balanced Softmax", "balanced_softmax", True),
+        ("LADE", "lade-paper", True),
+    ):
+        values = [
+            100 * record.accuracy
+            for seed in (0, 1)
+            for record in ts.evaluate(
+                ts.Predictions.load(
+                    kept / f"cifar100_lt_ir50_{name}-seed{seed}.safetensors"
+                ),
+                ["backward:5"],
+            )
+            if record.compensated == is_compensated
+        ]
+        cell = cells[row, "backward:5"]
+        assert cell.num_seeds == 2
+        assert cell.ours_mean == pytest.approx(sum(values) / 2)
+        assert cell.ours_sd == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert cells["PC Causal Norm", "uniform"].paper == 48.1
+
+
+def _is_old(job: module.Job) -> bool:
+    """Say whether a run is of one of the methods whose logits were kept."""
+    return job.config.method_name in ("softmax", "balanced_softmax", "lade")
+
+
+def test_comparisons__calibration_is_in_the_papers_unit(
+    tmp_path: Path, kept: Path
+) -> None:
+    plan = make_plan("table10", runs=tmp_path / "runs", logits=kept)
+    cells = {(cell.row, cell.column): cell for cell in plan.comparisons()}
+    assert len(cells) == 7 * 5
+    [_, *rest] = [
+        record
+        for seed in (0, 1)
+        for record in ts.evaluate(
+            ts.Predictions.load(
+                kept / f"cifar100_lt_ir50_lade-paper-seed{seed}.safetensors"
+            ),
+            ["uniform"],
+        )
+    ]
+    first, second = rest[0], rest[2]
+    for column, name, scale in (
+        ("Accuracy", "accuracy", 100),
+        ("ECE", "ece", 1),
+        ("Classwise ECE", "classwise_ece", 1),
+        ("Brier", "brier", 1),
+        ("NLL", "nll", 1),
+    ):
+        mean = scale * (getattr(first, name) + getattr(second, name)) / 2
+        assert cells["LADE", column].ours_mean == pytest.approx(mean)
+    raw, same = (
+        cells[row, "NLL"] for row in ("Balanced Softmax", "PC Balanced Softmax")
+    )
+    assert same.ours_mean == pytest.approx(raw.ours_mean)
+    assert same.paper != same.paper  # NaN: not printed
+
+
+def test_make_plan__refuses_kept_logits_of_other_settings(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="logits") as error:
+        make_plan("table9", runs=tmp_path, settings=DIGITS, logits=tmp_path)
+    assert str(error.value) == (
+        "`logits` must come without `settings`: the names of kept logits do not say "
+        "which settings they were trained with."
+    )
+    with pytest.raises(FileNotFoundError) as missing:
+        make_plan("table9", runs=tmp_path, logits=tmp_path / "none")
+    assert str(missing.value) == (
+        f"There is no folder {tmp_path / 'none'} of kept logits."
     )

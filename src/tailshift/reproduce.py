@@ -1,17 +1,19 @@
 """The paper's tables: find the runs that are there, train the others, compare."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
 from tailshift.evaluation.comparison import Comparison, compare
 from tailshift.evaluation.facts import compare_data_sets, compare_settings
+from tailshift.evaluation.kept import find_kept
+from tailshift.evaluation.measures import MEASURES
 from tailshift.evaluation.paper import PaperTable, paper_table
-from tailshift.evaluation.sources import BENCHMARKS, Source, source_of
+from tailshift.evaluation.sources import BENCHMARKS, Source, asked_numbers, source_of
+from tailshift.predictions import Predictions
 from tailshift.recipes import load_recipe, recipe_names
 from tailshift.training import Run, load, train
 from tailshift.training.estimate import Estimate, estimate_runs
@@ -19,7 +21,7 @@ from tailshift.training.finished import find_runs, is_run_of
 from tailshift.training.run import CONFIG, read_config
 from tailshift.training.tune import INTERRUPTED
 
-TABLES = (1, 2, 3, 4, 5, 7, 8)
+TABLES = tuple(range(1, 12))
 """The tables that can be reproduced."""
 
 Announce = Callable[[str], None]
@@ -48,6 +50,8 @@ class Plan:
     """For each of these, its finished runs, one a seed."""
     missing: tuple[Job, ...]
     quick: bool = False
+    kept: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)
+    """For each recipe, kept logits of seeds that have no run here."""
 
     @property
     def title(self) -> str:
@@ -65,23 +69,23 @@ class Plan:
             return compare_data_sets(self.configs)
         if self.table.number == 7:
             return compare_settings(self.configs)
-        records = cache(_uniform_records)
+        numbers = asked_numbers(self.table)
+        sources = [source_of(number) for number in numbers]
+        targets = tuple(dict.fromkeys(source.target for source in sources))
+        records = {
+            recipe: [_records(path, targets) for path in self.logits_of(recipe)]
+            for recipe in dict.fromkeys(source.recipe for source in sources)
+        }
         return [
-            compare(number, self._values(source_of(number), records))
-            for number in self.table.numbers
+            compare(number, _values(source, records[source.recipe]), source.metric)
+            for number, source in zip(numbers, sources, strict=True)
         ]
 
-    def _values(
-        self, source: Source, records: Callable[[Path], list[Record]]
-    ) -> list[float]:
-        """Return our accuracies of a cell in percent, one for each seed."""
-        return [
-            100 * getattr(record, source.metric)
-            for run in self.runs.get(source.recipe, ())
-            for record in records(run.directory)
-            if record.compensated == source.is_compensated
-            and not math.isnan(getattr(record, source.metric))
-        ]
+    def logits_of(self, recipe: str) -> list[Path]:
+        """Return the runs and the kept logits of a recipe, by seed."""
+        found = {run.config.seed: run.directory for run in self.runs.get(recipe, ())}
+        found = {**self.kept.get(recipe, {}), **found}
+        return [found[seed] for seed in sorted(found)]
 
 
 def reproduce(
@@ -91,6 +95,7 @@ def reproduce(
     seeds: Sequence[int] = (0,),
     quick: bool = False,
     settings: Sequence[str] = (),
+    logits: str | Path | None = None,
     data_root: str | Path | None = None,
     dry_run: bool = False,
     announce: Announce = _silent,
@@ -103,6 +108,7 @@ def reproduce(
         seeds: One run of each recipe for each.
         quick: Take the quick recipes.
         settings: Changes to every recipe.
+        logits: A folder of kept logits.
         data_root: The folder that holds the data, where it is read from disk.
         dry_run: Train nothing: the plan says what is missing.
         announce: Told what is about to be trained.
@@ -118,6 +124,7 @@ def reproduce(
             seeds=seeds,
             quick=quick,
             settings=settings,
+            logits=logits,
             announce=announce,
         )
 
@@ -135,20 +142,24 @@ def make_plan(
     seeds: Sequence[int] = (0,),
     quick: bool = False,
     settings: Sequence[str] = (),
+    logits: str | Path | None = None,
     announce: Announce = _silent,
 ) -> Plan:
     """Return what a table needs.
 
     A finished run counts, at any depth of ``runs``, if its settings are those of the
-    recipe; of two with the same seed, the later one.
+    recipe; of two with the same seed, the later one. Kept logits stand in for a run
+    that is not there.
 
     Args:
-        table: ``"table1"`` to ``"table5"``, ``"table7"`` or ``"table8"``.
+        table: ``"table1"`` to ``"table11"``.
         runs: The folder of the runs.
         seeds: One run of each recipe for each; further seeds that are there count too.
         quick: Take ``RECIPE_quick`` where there is one; a recipe without it is shown
             where its runs are there, but not trained.
         settings: Changes to every recipe, each like ``"train.devices=4"``.
+        logits: A folder where ``tailshift evaluate --logits`` kept test logits. Their
+            names say nothing of changed settings, so there must be none.
         announce: Told of folders that look like runs but cannot be read.
     """
     paper = paper_table(parse_table(table))
@@ -157,17 +168,39 @@ def make_plan(
         return Plan(paper, configs, {}, (), quick)
     found = find_runs(Path(runs), announce)
     matching = {
-        recipe: _one_a_seed(run for run in found if is_run_of(run.config, config))
+        recipe: one_a_seed(run for run in found if is_run_of(run.config, config))
         for recipe, config in configs.items()
     }
+    kept = kept_logits(configs, logits, settings)
     missing = [
-        _job(config, seed, Path(runs))
+        make_job(config, seed, Path(runs))
         for recipe, config in configs.items()
         for seed in seeds
         if not (quick and config.recipe == recipe)
         and seed not in {run.config.seed for run in matching[recipe]}
+        and seed not in kept.get(recipe, {})
     ]
-    return Plan(paper, configs, matching, tuple(missing), quick)
+    return Plan(paper, configs, matching, tuple(missing), quick, kept)
+
+
+def kept_logits(
+    configs: Mapping[str, RunConfig],
+    logits: str | Path | None,
+    settings: Sequence[str],
+) -> dict[str, dict[int, Path]]:
+    """Return the kept logits of each recipe by seed; none without a folder of them."""
+    if logits is None:
+        return {}
+    if settings:
+        raise ValueError(
+            "`logits` must come without `settings`: the names of kept logits do not "
+            "say which settings they were trained with."
+        )
+    if not Path(logits).is_dir():
+        raise FileNotFoundError(f"There is no folder {logits} of kept logits.")
+    return {
+        recipe: find_kept(Path(logits), config) for recipe, config in configs.items()
+    }
 
 
 def train_missing(
@@ -180,14 +213,24 @@ def train_missing(
     Returns:
         A sentence for each fault.
     """
+    return train_jobs(plan.missing, data_root=data_root, announce=announce)
+
+
+def train_jobs(
+    jobs: Sequence[Job],
+    *,
+    data_root: str | Path | None = None,
+    announce: Announce = _silent,
+) -> list[str]:
+    """Train runs as :func:`train_missing` does those of a plan."""
     faults: dict[str, str] = {}
-    for number, job in enumerate(plan.missing, start=1):
+    for number, job in enumerate(jobs, start=1):
         config = job.config
         if config.data_name in faults:
             continue
         announce(
             f"training {config.recipe} with seed {config.seed} "
-            f"({number} of {len(plan.missing)})"
+            f"({number} of {len(jobs)})"
         )
         try:
             run = train(config, output=job.directory, data_root=data_root, resume=True)
@@ -224,7 +267,7 @@ def _configs(
     if table.number in (1, 7):
         asked = [benchmark.format("lade") for benchmark in BENCHMARKS.values()]
     else:
-        asked = [source_of(number).recipe for number in table.numbers]
+        asked = [source_of(number).recipe for number in asked_numbers(table)]
     configs = {}
     for recipe in dict.fromkeys(asked):
         taken = f"{recipe}_quick" if quick and f"{recipe}_quick" in names else recipe
@@ -233,15 +276,23 @@ def _configs(
     return configs
 
 
-def _one_a_seed(runs: Iterable[Run]) -> list[Run]:
+def one_a_seed(runs: Iterable[Run]) -> list[Run]:
+    """Return the last run of each seed, by seed."""
     by_seed = {run.config.seed: run for run in runs}
     return [by_seed[seed] for seed in sorted(by_seed)]
 
 
-def _job(recipe: RunConfig, seed: int, runs: Path) -> Job:
-    """Return a missing run; one that was begun there goes on as it was begun."""
+def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job:
+    """Return a missing run; one that was begun there goes on as it was begun.
+
+    Args:
+        recipe: What to train.
+        seed: With which seed.
+        runs: The folder of the runs.
+        variant: Added to the directory's name, for a recipe with other settings.
+    """
     config = recipe.model_copy(update={"seed": seed})
-    directory = runs / config.recipe / f"{config.method_name}-seed{seed}"
+    directory = runs / config.recipe / f"{config.method_name}{variant}-seed{seed}"
     if not (directory / CONFIG).is_file():
         return Job(config, directory)
     begun = read_config(directory)
@@ -253,5 +304,20 @@ def _job(recipe: RunConfig, seed: int, runs: Path) -> Job:
     return Job(begun, directory)
 
 
-def _uniform_records(directory: Path) -> list[Record]:
-    return evaluate(load(directory).predictions("test"), ["uniform"])
+def _records(path: Path, targets: Sequence[str]) -> list[Record]:
+    """Return the records of a run's directory, or of a file of kept logits."""
+    is_run = path.is_dir()
+    predictions = load(path).predictions("test") if is_run else Predictions.load(path)
+    return evaluate(predictions, targets)
+
+
+def _values(source: Source, runs: Sequence[Sequence[Record]]) -> list[float]:
+    """Return our scores of a cell as the paper prints them, one for each seed."""
+    values = [
+        getattr(record, source.metric)
+        for records in runs
+        for record in records
+        if (record.compensated, record.target) == (source.is_compensated, source.target)
+    ]
+    measure = MEASURES[source.metric]
+    return [measure.scaled(value) for value in values if not math.isnan(value)]

@@ -1,18 +1,22 @@
 import math
 from dataclasses import replace
+from statistics import fmean, stdev
 
 import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 
-from tailshift.evaluation import AS_IS, Record, evaluate, records
-from tailshift.metrics import group_accuracy
+from tailshift import metrics
+from tailshift.evaluation import AS_IS, Record, evaluate, records, scoring
+from tailshift.evaluation.sampling import draw_test_set
+from tailshift.metrics import group_accuracy, sample_scores
 from tailshift.predictions import Predictions
 from tailshift.priors import (
     PAPER_TARGETS,
     from_counts,
     long_tailed_counts,
     target_counts,
+    target_shares,
     uniform,
 )
 
@@ -58,11 +62,21 @@ def _reference_records(predictions, target, counts):
             **group_accuracy(f, y, predictions.source_counts),
             top5=(top5 == y[:, None]).any(dim=1).double().mean().item(),
             macro_f1=f1_score(y.numpy(), answers, average="macro"),
+            ece=metrics.expected_calibration_error(f, y),
+            classwise_ece=metrics.classwise_calibration_error(f, y),
+            brier=metrics.brier_score(f, y),
+            nll=metrics.negative_log_likelihood(f, y),
         )
 
 
+CALIBRATION = ("ece", "classwise_ece", "brier", "nll")
+
+
 def _assert_same(record, expected):
-    assert vars(record) == pytest.approx(vars(expected), abs=1e-12, nan_ok=True)
+    for name, value in vars(expected).items():
+        tolerance = 1e-6 if name in CALIBRATION else 1e-12  # float32 softmax
+        found = getattr(record, name)
+        assert found == pytest.approx(value, abs=tolerance, nan_ok=True), name
 
 
 def test_evaluate__worked_example():
@@ -74,14 +88,33 @@ def test_evaluate__worked_example():
         trained_prior=torch.tensor([0.75, 0.25]),
     )
     raw, compensated = evaluate(predictions, ["uniform"])
-    _assert_same(raw, Record("uniform", False, 2, 0.5, 1, math.nan, 0, 1, 1 / 3))
-    _assert_same(compensated, Record("uniform", True, 2, 1, 1, math.nan, 1, 1, 1))
+    p, q = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-0.5))  # of class 0
+    expected = Record("uniform", False, 2, 0.5, 1, math.nan, 0, 1, 1 / 3)
+    expected = replace(
+        expected,
+        ece=((1 - p) + q) / 2,
+        classwise_ece=((1 - p) + q) / 2,
+        brier=(2 * (1 - p) ** 2 + 2 * q**2) / 2,
+        nll=-(math.log(p) + math.log(1 - q)) / 2,
+    )
+    _assert_same(raw, expected)
+    p = 1 / (1 + math.exp(-2) * 3)  # odds e², a third of them after compensation
+    q = 1 / (1 + math.exp(-0.5) * 3)
+    expected = Record("uniform", True, 2, 1, 1, math.nan, 1, 1, 1)
+    expected = replace(
+        expected,
+        ece=((1 - p) + q) / 2,
+        classwise_ece=((1 - p) + q) / 2,
+        brier=(2 * (1 - p) ** 2 + 2 * q**2) / 2,
+        nll=-(math.log(p) + math.log(1 - q)) / 2,
+    )
+    _assert_same(compensated, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("chunk", [1, 1000, 1 << 18])
+@pytest.mark.parametrize("chunk", [60, 1000, 1 << 18])
 def test_evaluate__as_a_loop(dtype, chunk, monkeypatch):
-    monkeypatch.setattr(records, "CHUNK", chunk)
+    monkeypatch.setattr(sample_scores, "CHUNK", chunk)
     predictions = _predictions()
     predictions = replace(predictions, logits=predictions.logits.to(dtype))
     expected = []
@@ -234,12 +267,160 @@ def test_evaluate__leaves_out_a_class_that_the_test_set_lacks():
     assert (raw.accuracy, compensated.accuracy) == (1, 1)
 
 
-@pytest.mark.parametrize("target", ["forward", "uniforn"])
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            "forward",
+            "`target` must be like forward:RATIO, with a ratio >= 1, but is 'forward'.",
+        ),
+        (
+            "uniforn",
+            "`target` must be one of uniform, forward:RATIO, backward:RATIO, "
+            "permuted:RATIO, dirichlet:ALPHA, tweak:CLASS:SHARE, "
+            "knock_out:CLASS,CLASS, as_is, or a file of counts, but is 'uniforn'.",
+        ),
+    ],
+)
 @pytest.mark.parametrize("changes", [{}, {"source_counts": None}])
-def test_evaluate__refuses_a_misspelt_target(target, changes):
+def test_evaluate__refuses_a_misspelt_target(target, message, changes):
     with pytest.raises(ValueError, match="target") as error:
         evaluate(_predictions(**changes), [target])
-    assert str(error.value) == (
-        "`target` must be 'uniform', 'forward:RATIO' or 'backward:RATIO' "
-        f"with a ratio >= 1, but is {target!r}."
+    assert str(error.value) == message
+
+
+# The three ways
+
+
+def test_evaluate__reweighted_as_a_loop():
+    """Accuracy and NLL of each class, averaged by the target prior."""
+    predictions = _predictions()
+    raw, compensated = evaluate(predictions, ["backward:10"], sampling="reweighted")
+    shares = target_shares("backward:10", predictions.source_counts)
+    p_t = shares / shares.sum()
+    f = predictions.logits.double()
+    for record, logits in (
+        (raw, f),
+        (compensated, f - predictions.trained_prior.log() + p_t.log()),
+    ):
+        nll = torch.nn.functional.cross_entropy(
+            logits, predictions.labels, reduction="none"
+        )
+        hit = (logits.argmax(dim=1) == predictions.labels).double()
+        of_class = [predictions.labels == c for c in range(NUM_CLASSES)]
+        for name, values in (("accuracy", hit), ("nll", nll)):
+            means = torch.stack([values[rows].mean() for rows in of_class])
+            expected = (p_t * means).sum().item()
+            assert getattr(record, name) == pytest.approx(expected, abs=1e-6)
+    assert raw.num_samples == NUM_CLASSES * PER_CLASS
+    assert (raw.sampling, raw.deviation) == ("reweighted", None)
+
+
+def test_evaluate__reweighted_to_the_test_sets_own_prior_is_plain():
+    predictions = _predictions()
+    plain = evaluate(predictions, ["uniform"])
+    for left, right in zip(
+        evaluate(predictions, ["uniform"], sampling="reweighted"), plain, strict=True
+    ):
+        _assert_same(replace(left, sampling="first"), right)
+
+
+def test_evaluate__random_subsets_scatter_about_the_reweighted_value():
+    """Counts that need no rounding, so that both ways have the same prior."""
+    predictions = _predictions()
+    counts = torch.tensor([12, 6] * (NUM_CLASSES // 2))
+    found = records._records(  # a tensor is no target of `evaluate`
+        predictions,
+        [(_drawn(predictions, counts, "random"), True)],
+        "random",
     )
+    expected = records._records(
+        predictions, [(_drawn(predictions, counts, "reweighted"), True)], "reweighted"
+    )
+    [random], [exact] = found, expected
+    assert random.num_samples == counts.sum()
+    assert random.deviation.accuracy > 0
+    error = random.deviation.accuracy / math.sqrt(400)
+    assert abs(random.accuracy - exact.accuracy) < 4 * error
+    assert abs(random.brier - exact.brier) < 4 * random.deviation.brier / 20
+
+
+def _drawn(predictions, counts, sampling):
+    return draw_test_set(
+        counts,
+        predictions.labels,
+        predictions.source_counts,
+        sampling=sampling,
+        repeats=400,
+    )
+
+
+def test_evaluate__random_is_the_mean_of_its_subsets():
+    predictions = _predictions()
+    test_set = draw_test_set(
+        "forward:3",
+        predictions.labels,
+        predictions.source_counts,
+        sampling="random",
+        repeats=3,
+        seed=5,
+    )
+    accuracies = [
+        metrics.accuracy(predictions.logits[w > 0], predictions.labels[w > 0])
+        for w in test_set.weights
+    ]
+    raw, _ = evaluate(predictions, ["forward:3"], sampling="random", repeats=3, seed=5)
+    assert raw.accuracy == pytest.approx(fmean(accuracies), abs=1e-12)
+    assert raw.deviation.accuracy == pytest.approx(stdev(accuracies), abs=1e-12)
+    assert raw.sampling == raw.deviation.sampling == "random"
+
+
+def test_evaluate__an_infinite_nll_has_no_deviation():
+    logits = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0], [0.0, -torch.inf]])
+    predictions = Predictions(
+        logits, torch.tensor([0, 1, 1]), trained_prior=torch.tensor([0.9, 0.1])
+    )
+    raw, _ = evaluate(predictions, ["uniform"], sampling="random", repeats=20)
+    assert raw.nll == math.inf
+    assert math.isnan(raw.deviation.nll)
+    assert raw.deviation.accuracy > 0
+
+
+def test_evaluate__one_pass_for_each_compensation(monkeypatch):
+    """Eleven targets and the raw logits, of which uniform and raw are the same."""
+    passes = []
+
+    def counted(predictions, ratio, weights):
+        passes.append(len(weights))
+        return scoring.score(predictions, ratio, weights)
+
+    monkeypatch.setattr(records, "score", counted)
+    predictions = _predictions(trained_prior=uniform(NUM_CLASSES))
+    assert len(evaluate(predictions)) == 22
+    assert passes == [12] + [1] * 10
+
+
+def test_evaluate__a_new_shift_by_name():
+    names = ["dirichlet:1:seed3", "permuted:4", "tweak:3:0.1", "knock_out:0,1"]
+    found = evaluate(_predictions(source_counts=None), names)
+    assert [record.target for record in found[::2]] == names
+    assert found[-1].num_samples == (NUM_CLASSES - 2) * PER_CLASS
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"sampling": "last"},
+            "`sampling` must be one of first, random, reweighted, but is 'last'.",
+        ),
+        (
+            {"sampling": "random", "repeats": 0},
+            "`repeats` must be at least 1, but is 0.",
+        ),
+    ],
+)
+def test_evaluate__refuses_a_way(settings, message):
+    with pytest.raises(ValueError, match="must") as error:
+        evaluate(_predictions(), **settings)
+    assert str(error.value) == message

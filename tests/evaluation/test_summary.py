@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,3 +90,33 @@ def test_summarise__refuses_with_a_sentence(runs, message):
     with pytest.raises(ValueError, match="LADE") as error:
         summarise({"LADE": runs})
     assert str(error.value) == message
+
+
+def test_summarise__another_metric():
+    runs = [
+        [
+            replace(_record("uniform", 0.5), ece=ece),
+            replace(_record("uniform", 0.5, compensated=True), ece=ece / 2),
+        ]
+        for ece in (0.1, 0.3)
+    ]
+    [summary] = summarise({"LADE": runs}, "ece")
+    assert summary.metric == "ece"
+    assert (summary.raw_mean, summary.compensated_mean) == pytest.approx((0.2, 0.1))
+    assert summary.raw_sd == pytest.approx(math.sqrt(0.02))
+
+
+def test_summarise__the_subsets_of_a_single_run():
+    spread = _record("uniform", 0.02)
+    record = replace(_record("uniform", 0.5), num_subsets=10, deviation=spread)
+    [summary] = summarise({"LADE": [[record]]})
+    assert (summary.raw_mean, summary.raw_sd, summary.num_values) == (0.5, 0.02, 10)
+    [summary] = summarise({"LADE": [[record], [record]]})
+    assert (summary.raw_mean, summary.raw_sd, summary.num_values) == (0.5, 0, 2)
+
+
+def test_summarise__an_infinite_score_has_no_deviation():
+    runs = [[replace(_record("uniform", 0.5), nll=nll)] for nll in (1.0, math.inf)]
+    [summary] = summarise({"LADE": runs}, "nll")
+    assert summary.raw_mean == math.inf
+    assert math.isnan(summary.raw_sd)

@@ -1,10 +1,13 @@
 import re
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from tailshift.evaluation import (
+    exact_prior,
     read_counts,
     resolve_target,
     shifted_subset,
@@ -171,8 +174,9 @@ def test_target_prior__is_the_share_of_each_class():
         (
             "sideways:3",
             5,
-            "`target` must be 'uniform', 'forward:RATIO' or 'backward:RATIO' "
-            "with a ratio >= 1, but is 'sideways:3'.",
+            "`target` must be one of uniform, forward:RATIO, backward:RATIO, "
+            "permuted:RATIO, dirichlet:ALPHA, tweak:CLASS:SHARE, "
+            "knock_out:CLASS,CLASS, as_is, or a file of counts, but is 'sideways:3'.",
         ),
         ("uniform", [0, 0], "`per_class` must be at least 1, but is 0."),
         (
@@ -259,3 +263,61 @@ def test_read_counts__refuses_with_a_sentence(tmp_path, name, content, message):
     with pytest.raises(ValueError, match=name) as error:
         read_counts(path)
     assert str(error.value) == message.replace("PATH", str(path))
+
+
+def test_exact_prior__keeps_what_rounding_loses():
+    prior = exact_prior("forward:50", [9, 5, 1], [4, 0, 4])
+    torch.testing.assert_close(prior, torch.tensor([50.0, 0, 1]).double() / 51)
+    rounded = target_prior("forward:50", [9, 5, 1], [4, 0, 4])
+    assert rounded.tolist() == [1, 0, 0]
+
+
+def test_exact_prior__of_counts_is_their_share(tmp_path):
+    path = tmp_path / "site.txt"
+    path.write_text("300\n100\n")
+    assert exact_prior(path, [9, 1], 4).tolist() == [0.75, 0.25]
+    with pytest.raises(ValueError, match="class 1") as error:
+        exact_prior(path, [9, 1], [4, 0])
+    assert str(error.value) == (
+        f"Target {str(path)!r} needs samples of class 1, but the test set has none."
+    )
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_resolve_target__sizes_of_imagenet_lt_by_its_own_counts(direction):
+    file = resources.files("tailshift") / "data/counts/imagenet_lt_train_counts.txt"
+    class_counts = read_counts(Path(str(file)))
+    sizes = [
+        int(resolve_target(f"{direction}:{ratio}", class_counts, 50).sum())
+        for ratio in (50, 25, 10, 5, 2)
+    ]
+    assert sizes == [12058, 14437, 19059, 24365, 35574]
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize("imbalance_ratio", [10, 50, 100])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_resolve_target__sizes_of_cifar_100_lt(direction, imbalance_ratio):
+    class_counts = long_tailed_counts(500, imbalance_ratio, 100)
+    sizes = [
+        int(resolve_target(f"{direction}:{ratio}", class_counts, 100).sum())
+        for ratio in (50, 25, 10, 5, 2)
+    ]
+    assert sizes == [2486, 2956, 3876, 4932, 7166]
+
+
+def test_resolve_target__a_tweak_that_cannot_be_drawn():
+    with pytest.raises(ValueError, match="tweak") as error:
+        resolve_target("tweak:0:0.9", [9, 5, 1], 4)
+    assert str(error.value) == (
+        "Target 'tweak:0:0.9' leaves class 1 less than one sample where the largest "
+        "class has 4. Take the re-weighted way, which draws no samples "
+        "(sampling='reweighted')."
+    )
+    prior = exact_prior("tweak:0:0.9", [9, 5, 1], 4)
+    torch.testing.assert_close(prior, torch.tensor([0.9, 0.05, 0.05]).double())
+
+
+def test_resolve_target__knocked_out_classes_set_no_limit():
+    assert resolve_target("knock_out:1", [9, 5, 1], [8, 2, 9]).tolist() == [8, 0, 8]

@@ -236,3 +236,14 @@ def test_group_accuracy__refuses_counts(class_counts, exception, message):
 
 def test_metrics__public_names():
     assert set(metrics.__all__) <= set(dir(metrics))
+
+
+def test_accuracy__weights_count_as_repetitions():
+    logits, labels = torch.randn(50, 4), torch.randint(4, (50,))
+    repeats = torch.randint(0, 3, (50,))
+    many = logits.repeat_interleave(repeats, 0), labels.repeat_interleave(repeats)
+    found = accuracy(logits, labels, sample_weights=repeats)
+    assert found == pytest.approx(accuracy(*many), abs=1e-12)
+    counts = [500, 50, 5, 1]
+    found = group_accuracy(logits, labels, counts, sample_weights=repeats)
+    assert found == pytest.approx(group_accuracy(*many, counts), abs=1e-12)

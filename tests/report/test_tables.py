@@ -9,7 +9,13 @@ from rich.console import Console
 
 from tailshift.evaluation.summary import Summary
 from tailshift.priors import PAPER_TARGETS
-from tailshift.report.tables import summary_table, to_markdown, write_csv
+from tailshift.report.tables import (
+    summary_table,
+    target_label,
+    to_latex,
+    to_markdown,
+    write_csv,
+)
 
 NAN = math.nan
 
@@ -97,3 +103,60 @@ def test_write_csv__percent_with_two_decimals(tmp_path: Path) -> None:
     )
     with path.open(encoding="utf-8", newline="") as file:
         assert [row["method"] for row in csv.DictReader(file)] == ["Softmax", 'a,"b"']
+
+
+def test_write_csv__other_scores_have_columns_of_their_own(tmp_path: Path) -> None:
+    summaries = [
+        Summary("Softmax", "uniform", 0.5, 0.01, 0.6, 0.02, 3),
+        Summary("Softmax", "uniform", 0.25, 0.03, NAN, NAN, 3, metric="ece"),
+    ]
+    write_csv(tmp_path / "table.csv", summaries)
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8") == (
+        "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd,"
+        "raw_ece_mean,raw_ece_sd,compensated_ece_mean,compensated_ece_sd\n"
+        "Softmax,uniform,50.00,1.00,60.00,2.00,0.250000,0.030000,,\n"
+    )
+
+
+def test_summary_table__the_lowest_error_is_best() -> None:
+    summaries = [
+        Summary("A", "uniform", 0.1234, 0.01, NAN, NAN, 3, metric="ece"),
+        Summary("B", "uniform", 0.2, 0.01, NAN, NAN, 3, metric="ece"),
+    ]
+    text = _printed(summaries, width=80, force_terminal=True)
+    assert "ECE (less is better) by target" in text
+    assert "\x1b[1m0.123 ± 0.010\x1b[0m" in text
+    assert "\x1b[1m0.200" not in text
+
+
+def test_summary_table__a_single_run_shows_the_spread_of_its_subsets() -> None:
+    summaries = [Summary("A", "uniform", 0.5, 0.012, NAN, NAN, 1, num_subsets=10)]
+    assert "50.0 ± 1.2" in _printed(summaries, width=80)
+
+
+def test_to_latex__is_the_same_table() -> None:
+    summaries = [
+        Summary("Soft_max", "uniform", 0.5, 0.01, 0.6, 0.02, 3),
+        Summary("Soft_max", "backward:50", 0.4, 0.01, 0.8, 0.02, 3),
+    ]
+    assert to_latex(summaries, caption="Ours.").splitlines()[3:11] == [
+        r"  \begin{tabular}{lrr}",
+        r"    \toprule",
+        r"    Accuracy in \% & uniform & backward 50 \\",
+        r"    \midrule",
+        r"    Soft\_max & 50.0 $\pm$ 1.0 & 40.0 $\pm$ 1.0 \\",
+        r"    PC Soft\_max & \textbf{60.0 $\pm$ 2.0} & \textbf{80.0 $\pm$ 2.0} \\",
+        r"    \bottomrule",
+        r"  \end{tabular}",
+    ]
+
+
+def test_target_label__names_for_people() -> None:
+    names = ("forward:50", "dirichlet:1:seed3", "knock_out:3,7", "as_is", "a:b.txt")
+    assert [target_label(name) for name in names] == [
+        "forward 50",
+        "dirichlet 1 seed3",
+        "knock out 3,7",
+        "as is",
+        "a:b.txt",
+    ]

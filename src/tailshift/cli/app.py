@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tailshift.files import atomic_write
+
 app = typer.Typer(
     help="Train once on long-tailed data, serve any label distribution.",
     no_args_is_help=True,
@@ -31,6 +33,9 @@ Settings = Annotated[
     typer.Option("--set", help="KEY=VALUE, e.g. method.alpha=0.05."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
+Csv = Annotated[Path | None, typer.Option(help="Write the table here too.")]
+Markdown = Annotated[Path | None, typer.Option(help="Here too, as Markdown.")]
+Latex = Annotated[Path | None, typer.Option(help="Here too, as LaTeX (booktabs).")]
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RUN…")]
 
 
@@ -72,3 +77,9 @@ def _show_warning(message: Warning | str, *args: object, **settings: object) -> 
 def announce(text: str) -> None:
     """Print a line as it is, whatever brackets it holds."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a table's text, whole or not at all."""
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

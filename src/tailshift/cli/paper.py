@@ -7,16 +7,27 @@ from typing import Annotated
 import typer
 
 from tailshift.cli.app import (
+    Csv,
     DataRoot,
+    Force,
+    Latex,
+    Markdown,
     Settings,
     announce,
     app,
     console,
     telling_interrupts,
+    write_text,
 )
+from tailshift.cli.figures import draw_paper_figure
 from tailshift.cli.training import parse_seeds
 from tailshift.recipes import load_recipe
-from tailshift.report.comparison import comparison_table, write_comparison_csv
+from tailshift.report.comparison import (
+    comparison_latex,
+    comparison_markdown,
+    comparison_table,
+    write_comparison_csv,
+)
 from tailshift.report.estimates import estimate_table
 from tailshift.reproduce import reproduce
 
@@ -25,7 +36,10 @@ from tailshift.reproduce import reproduce
     "reproduce", epilog="Example: tailshift reproduce table2 --quick --dry-run"
 )
 def reproduce_command(
-    table: Annotated[str, typer.Argument(help="table1 … table5, table7 or table8.")],
+    table: Annotated[
+        str,
+        typer.Argument(help="table1 … table11, figure2, figure3, figure4, figure6."),
+    ],
     runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
     seeds: Annotated[str, typer.Option(help="One run for each: 0,1,2.")] = "0",
     quick: Annotated[
@@ -35,10 +49,39 @@ def reproduce_command(
         bool, typer.Option("--dry-run", help="Say what would be trained, and how long.")
     ] = False,
     settings: Settings = None,
+    logits: Annotated[
+        Path | None,
+        typer.Option(help="A folder of kept logits, for runs that are not there."),
+    ] = None,
     data_root: DataRoot = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the table here too.")] = None,
+    csv: Csv = None,
+    markdown: Markdown = None,
+    latex: Latex = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder of a figure's files.")
+    ] = Path("figures"),
+    force: Force = False,
 ) -> None:
-    """Train what a table of the paper lacks; print ours beside the paper's."""
+    """Train what a table of the paper lacks; print ours beside the paper's.
+
+    A figure of the paper is drawn instead, as SVG and PNG.
+    """
+    if table.startswith("figure"):
+        if csv or markdown or latex:
+            raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
+        draw_paper_figure(
+            table,
+            runs=runs,
+            seeds=parse_seeds(seeds),
+            quick=quick,
+            settings=settings or (),
+            logits=logits,
+            data_root=data_root,
+            dry_run=dry_run,
+            output=output,
+            force=force,
+        )
+        return
     with telling_interrupts():
         plan, faults = reproduce(
             table,
@@ -46,17 +89,21 @@ def reproduce_command(
             seeds=parse_seeds(seeds),
             quick=quick,
             settings=settings or (),
+            logits=logits,
             data_root=data_root,
             dry_run=dry_run,
             announce=announce,
         )
     if dry_run and plan.missing:
         console.print(estimate_table(plan.estimates(data_root)))
-    comparisons = plan.comparisons()
-    table_of = comparison_table(comparisons, title=plan.title, corner=plan.table.corner)
-    console.print(table_of)
+    cells, title, corner = plan.comparisons(), plan.title, plan.table.corner
+    console.print(comparison_table(cells, title=title, corner=corner))
     if csv is not None:
-        write_comparison_csv(csv, comparisons)
+        write_comparison_csv(csv, cells)
+    if markdown is not None:
+        write_text(markdown, comparison_markdown(cells, corner=corner))
+    if latex is not None:
+        write_text(latex, comparison_latex(cells, title=title, corner=corner))
     for fault in faults:
         print(f"error: {fault}", file=sys.stderr)
     if faults:

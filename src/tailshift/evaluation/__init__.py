@@ -1,8 +1,10 @@
 """Saved logits × target distributions × metrics: plain records and their summary."""
 
 from tailshift.evaluation.records import AS_IS, Record, evaluate
+from tailshift.evaluation.sampling import Sampling, TestSet, draw_test_set
 from tailshift.evaluation.summary import Summary, summarise
 from tailshift.evaluation.targets import (
+    exact_prior,
     read_counts,
     resolve_target,
     shifted_subset,
@@ -12,8 +14,12 @@ from tailshift.evaluation.targets import (
 __all__ = [
     "AS_IS",
     "Record",
+    "Sampling",
     "Summary",
+    "TestSet",
+    "draw_test_set",
     "evaluate",
+    "exact_prior",
     "read_counts",
     "resolve_target",
     "shifted_subset",

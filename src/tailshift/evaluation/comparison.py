@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal, TypeAlias
 
-from tailshift.evaluation.paper import PaperNumber
+from tailshift.evaluation.measures import MEASURES, deviation
+from tailshift.evaluation.paper import PaperNumber, paper_table
 
-Quantity: TypeAlias = Literal["percent", "count", "setting"]
+Quantity: TypeAlias = Literal["percent", "score", "count", "setting"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,11 @@ class Comparison:
     paper: float
     """The printed number; NaN where none is printed."""
     quantity: Quantity = "percent"
-    """How the numbers are written: 45.4, 10,847 or 0.005."""
+    """How the numbers are written: 45.4, 0.148, 10,847 or 0.005."""
+    decimals: int = 1
+    """Digits after the point of a percentage or a score, as the paper prints them."""
+    is_high_better: bool = True
+    """Whether the highest number of a column is the best."""
     note: str = ""
     """What is known about the printed number; parts are separated by ``"; "``."""
 
@@ -36,8 +41,15 @@ class Comparison:
         return self.ours_mean - self.paper
 
 
-def compare(number: PaperNumber, values: Sequence[float]) -> Comparison:
-    """Return a printed accuracy beside ours, one value in percent for each seed.
+def compare(
+    number: PaperNumber, values: Sequence[float], metric: str = "accuracy"
+) -> Comparison:
+    """Return a printed score beside ours, one value for each seed.
+
+    Args:
+        number: A cell of a table of the paper.
+        values: Ours, in the paper's unit.
+        metric: The score: a name of :data:`~tailshift.evaluation.measures.MEASURES`.
 
     Example:
         >>> from tailshift.evaluation.paper import paper_table
@@ -46,13 +58,27 @@ def compare(number: PaperNumber, values: Sequence[float]) -> Comparison:
         (0.1, 0.71)
     """
     nothing = float("nan")
+    measure = MEASURES[metric]
     return Comparison(
         table=number.table,
         row=number.row,
         column=number.column,
         ours_mean=fmean(values) if values else nothing,
-        ours_sd=stdev(values) if len(values) > 1 else 0.0 if values else nothing,
+        ours_sd=deviation(values) if len(values) > 1 else 0.0 if values else nothing,
         num_seeds=len(values),
         paper=number.value,
+        quantity="percent" if measure.is_percent else "score",
+        decimals=_printed_decimals(number),
+        is_high_better=measure.is_high_better,
         note=number.note,
     )
+
+
+def _printed_decimals(number: PaperNumber) -> int:
+    """Return the digits after the point in the paper's column."""
+    printed = [
+        cell.text
+        for cell in paper_table(number.table).numbers
+        if cell.column == number.column
+    ]
+    return max(len(text.partition(".")[2]) for text in printed)

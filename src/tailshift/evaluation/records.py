@@ -1,32 +1,30 @@
 """Records: how right saved logits are on each target, as they are and compensated."""
 
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tailshift.compensation import post_compensate
-from tailshift.evaluation.targets import (
-    describe,
-    is_file,
-    resolve_target,
-    shifted_subset,
+from tailshift.evaluation.measures import deviation
+from tailshift.evaluation.sampling import (
+    Sampling,
+    TestSet,
+    check_sampling,
+    draw_test_set,
 )
-from tailshift.metrics.accuracy import group_shares, label_ranks, mean_f1, share
+from tailshift.evaluation.scoring import compensation, score
+from tailshift.evaluation.shifts import parse_shift
+from tailshift.evaluation.targets import describe, is_file
 from tailshift.predictions import Predictions
-from tailshift.priors import (
-    PAPER_TARGETS,
-    counts_from_labels,
-    from_counts,
-    parse_target,
-)
+from tailshift.priors import PAPER_TARGETS, counts_from_labels, from_counts
 
 AS_IS = "as_is"
 """The target that is the whole test set, whatever its label distribution."""
-
-CHUNK = 1 << 18  # scores held at a time: one megabyte stays in the cache
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,29 @@ class Record:
     """Share of samples whose label is among the five highest scores."""
     macro_f1: float
     """F1 averaged over the classes that occur."""
+    ece: float = math.nan
+    """Expected calibration error, 20 bins of equal width."""
+    classwise_ece: float = math.nan
+    """Classwise calibration error, likewise."""
+    brier: float = math.nan
+    """Brier score."""
+    nll: float = math.nan
+    """Negative log-likelihood; infinite where a label had probability 0."""
+    sampling: Sampling = "first"
+    """How the test set was drawn."""
+    num_subsets: int = 1
+    """How many times; the scores are means over these."""
+    deviation: "Record | None" = None
+    """Standard deviations (n − 1) of the scores over several subsets."""
 
 
 def evaluate(
     predictions: Predictions,
     targets: Sequence[str | os.PathLike[str]] = PAPER_TARGETS,
+    *,
+    sampling: Sampling = "first",
+    repeats: int = 10,
+    seed: int = 0,
 ) -> list[Record]:
     r"""Return a raw record for each target and, where possible, a compensated one.
 
@@ -70,9 +86,15 @@ def evaluate(
     Args:
         predictions: Logits and labels of a test set. Where its classes differ in size,
             the named targets start from the smallest: further samples go unused.
-        targets: ``"uniform"``, ``"forward:50"``, ``"backward:10"``, files of
+        targets: Names of :class:`~tailshift.evaluation.shifts.Shift`, files of
             counts, or ``"as_is"``: the whole test set, raw, as its prior is not known
             but read from the labels.
+        sampling: ``"first"`` as above; ``"random"`` samples of each class instead, the
+            mean over several subsets, with their standard deviations; or
+            ``"reweighted"``, the expectation under the target from all samples. See
+            :func:`~tailshift.evaluation.sampling.draw_test_set`.
+        repeats: How many random subsets.
+        seed: Of the random subsets.
 
     Example:
         >>> predictions = Predictions(
@@ -89,80 +111,93 @@ def evaluate(
             f"`targets` must be a list of targets, but is the string {targets!r}. "
             f"Write [{targets!r}]."
         )
+    check_sampling(sampling, repeats)
     if predictions.source_counts is None and predictions.trained_prior is None:
         targets = [AS_IS]
-    everything = torch.arange(len(predictions.labels))
-    raw = _answers(predictions, everything)
-    records = []
+    wanted = []
     for target in targets:
-        if target == AS_IS:
-            records.append(_record(predictions, AS_IS, everything, raw))
-            continue
-        counts = _target_counts(predictions, target)
-        rows, p_t = shifted_subset(predictions.labels, counts), from_counts(counts)
-        records.append(_record(predictions, describe(target), rows, raw[rows]))
-        if predictions.trained_prior is not None:
-            answers = _answers(predictions, rows, p_t)
-            record = _record(predictions, describe(target), rows, answers, True)
-            records.append(record)
-    return records
+        test_set = _test_set(predictions, target, sampling, repeats, seed)
+        wanted.append((test_set, False))
+        if predictions.trained_prior is not None and target != AS_IS:
+            wanted.append((test_set, True))
+    return _records(predictions, wanted, sampling)
 
 
-def _target_counts(predictions: Predictions, target: str | os.PathLike[str]) -> Tensor:
-    available = counts_from_labels(predictions.labels, predictions.num_classes)
+def _test_set(
+    predictions: Predictions,
+    target: str | os.PathLike[str],
+    sampling: Sampling,
+    repeats: int,
+    seed: int,
+) -> TestSet:
+    y, num_classes = predictions.labels, predictions.num_classes
+    if target == AS_IS:
+        prior = from_counts(counts_from_labels(y, num_classes))
+        return TestSet(AS_IS, prior, torch.ones(1, len(y)))
     order = predictions.source_counts
     if order is None:
-        if not is_file(target) and parse_target(str(target)).kind != "uniform":
+        if not is_file(target) and parse_shift(str(target)).needs_order:
             raise ValueError(
                 f"Target {describe(target)!r} orders the classes by `source_counts`, "
                 "but the predictions have none. Save them with the counts, or take "
                 "'uniform', 'as_is' or a file of counts."
             )
-        order = torch.zeros_like(available)
-    return resolve_target(target, order, available)
+        order = torch.zeros(num_classes, dtype=torch.int64)
+    return draw_test_set(
+        target, y, order, sampling=sampling, repeats=repeats, seed=seed
+    )
 
 
-def _answers(
-    predictions: Predictions, rows: Tensor, target_prior: Tensor | None = None
-) -> Tensor:
-    """Return, for each row, the predicted class and the rank of the label, (n, 2).
+def _records(
+    predictions: Predictions, wanted: Sequence[tuple[TestSet, bool]], sampling: Sampling
+) -> list[Record]:
+    """Return the records, in their order, by one pass for each compensation."""
+    records: dict[int, Record] = {}
+    for ratio, indices in _passes(predictions, wanted):
+        sets = [wanted[index][0] for index in indices]
+        scored = score(predictions, ratio, torch.cat([s.weights for s in sets]))
+        drawings = iter(range(len(scored.weights)))
+        for index, test_set in zip(indices, sets, strict=True):
+            measures = [
+                scored.measures(next(drawings), predictions.source_counts)
+                for _ in test_set.weights
+            ]
+            is_compensated = wanted[index][1]
+            records[index] = _record(test_set, is_compensated, measures, sampling)
+    return [records[index] for index in range(len(wanted))]
 
-    Rows are taken a chunk at a time: no second copy of the logits comes to be.
-    """
-    answers = torch.empty(len(rows), 2, dtype=torch.int64)
-    size = max(1, CHUNK // predictions.num_classes)
-    for chunk, out in zip(
-        torch.split(rows, size), torch.split(answers, size), strict=True
-    ):
-        f = predictions.logits[chunk].float()  # (≤ size, C)
-        if target_prior is not None:
-            assert predictions.trained_prior is not None
-            f = post_compensate(
-                f, trained_prior=predictions.trained_prior, target_prior=target_prior
-            )
-        out[:, 0] = f.argmax(dim=1)
-        out[:, 1] = label_ranks(f, predictions.labels[chunk])
-    return answers
+
+def _passes(
+    predictions: Predictions, wanted: Sequence[tuple[TestSet, bool]]
+) -> list[tuple[Tensor | None, list[int]]]:
+    """Return each distinct compensation with the indices of what it is wanted for."""
+    passes: dict[bytes, tuple[Tensor | None, list[int]]] = {}
+    for index, (test_set, is_compensated) in enumerate(wanted):
+        ratio = None
+        if is_compensated:
+            ratio = compensation(predictions, test_set.target_prior)
+        key = b"" if ratio is None else ratio.numpy().tobytes()
+        passes.setdefault(key, (ratio, []))[1].append(index)
+    return list(passes.values())
 
 
 def _record(
-    predictions: Predictions,
-    target: str,
-    rows: Tensor,
-    answers: Tensor,
-    compensated: bool = False,
+    test_set: TestSet,
+    is_compensated: bool,
+    measures: Sequence[Mapping[str, float]],
+    sampling: Sampling,
 ) -> Record:
-    y = predictions.labels[rows]
-    predicted, ranks = answers.unbind(dim=1)
-    groups = dict.fromkeys(("many", "medium", "few"), float("nan"))
-    if predictions.source_counts is not None:
-        groups = group_shares(predicted == y, y, predictions.source_counts)
-    return Record(
-        target=target,
-        compensated=compensated,
-        num_samples=len(y),
-        accuracy=share(predicted == y),
-        **groups,
-        top5=share(ranks < 5),
-        macro_f1=mean_f1(predicted, y, predictions.num_classes),
-    )
+    """Return the mean over random subsets, and their deviation."""
+    about: dict[str, Any] = {
+        "target": test_set.target,
+        "compensated": is_compensated,
+        "num_samples": int(test_set.weights[0].count_nonzero()),
+        "sampling": sampling,
+        "num_subsets": len(measures),
+    }
+    columns = {name: [found[name] for found in measures] for name in measures[0]}
+    means = {name: fmean(values) for name, values in columns.items()}
+    if len(measures) == 1:
+        return Record(**about | means)
+    spread = {name: deviation(values) for name, values in columns.items()}
+    return Record(**about | means, deviation=Record(**about | spread))

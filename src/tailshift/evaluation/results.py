@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tailshift.config import RunConfig
+from tailshift.evaluation.kept import kept_name
 from tailshift.evaluation.records import evaluate
 from tailshift.files import atomic_write
 from tailshift.priors import PAPER_TARGETS
@@ -94,11 +95,8 @@ def keep_logits(run: Run, folder: Path) -> Path:
         run: A finished run.
         folder: Where results are kept; a file of the same run is replaced.
     """
-    config = run.config
-    mode = config.to_mapping()["method"].get("mode", "")
-    parts = [config.recipe, *([mode] if mode else []), f"seed{config.seed}"]
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{'-'.join(parts)}.safetensors"
+    path = folder / kept_name(run.config)
     run.predictions("test").half().save(path, overwrite=True)
     return path
 

@@ -1,8 +1,9 @@
 """Which recipe and which inference stand behind each cell of the paper's tables."""
 
+import math
 from dataclasses import dataclass
 
-from tailshift.evaluation.paper import PaperNumber
+from tailshift.evaluation.paper import PaperNumber, PaperTable
 
 METHODS = {
     "Balanced Softmax": "balanced_softmax",
@@ -32,22 +33,37 @@ BENCHMARKS = {
 """The rows of Tables 7 and 8: the recipe's name around the method's."""
 
 ABLATIONS = {"LADE": "lade", "λ = 0": "lade_lambda0", "α = 0": "lade_alpha0"}
-METRICS = {"All": "accuracy", "Many": "many", "Medium": "medium", "Few": "few"}
+METRICS = {
+    "All": "accuracy",
+    "Many": "many",
+    "Medium": "medium",
+    "Few": "few",
+    "Accuracy": "accuracy",
+    "ECE": "ece",
+    "Classwise ECE": "classwise_ece",
+    "Brier": "brier",
+    "NLL": "nll",
+}
+SHIFTED, CALIBRATION = (6, 9), (10, 11)
+UNPRINTED = "PC Causal Norm", "PC Balanced Softmax"
+"""Rows that Tables 10 and 11 leave out."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where our number of a cell comes from; the target is uniform."""
+    """Where our number of a cell comes from."""
 
     recipe: str
     is_compensated: bool
     """Whether the logits are compensated to the target."""
     metric: str = "accuracy"
     """Attribute of :class:`~tailshift.evaluation.records.Record`."""
+    target: str = "uniform"
+    """The label distribution of the test set."""
 
 
 def source_of(number: PaperNumber) -> Source:
-    """Return the source of a cell of Tables 2 to 5 or 8.
+    """Return the source of a cell of Tables 2 to 6 or 8 to 11.
 
     The recipe of a method that is not there yet is named all the same.
 
@@ -63,6 +79,12 @@ def source_of(number: PaperNumber) -> Source:
     title, _, epochs = number.row.partition(", ")
     is_compensated = title == "LADE" or title.startswith("PC ")
     method = METHODS[title.removeprefix("PC ")]
+    if number.table in SHIFTED:
+        recipe = _shifted_recipe(number.table, method)
+        return Source(recipe, is_compensated, target=number.column)
+    if number.table in CALIBRATION:
+        recipe = _shifted_recipe(number.table, method)
+        return Source(recipe, is_compensated, METRICS[number.column])
     if number.table == 2:
         return Source(f"cifar100_lt_ir{number.column}_{method}", is_compensated)
     recipe = {
@@ -71,3 +93,27 @@ def source_of(number: PaperNumber) -> Source:
         5: f"inaturalist2018_{method}",
     }[number.table]
     return Source(recipe, is_compensated, METRICS[number.column])
+
+
+def _shifted_recipe(table: int, method: str) -> str:
+    if table in (6, 11):
+        return f"imagenet_lt_{method}_180ep"
+    return f"cifar100_lt_ir50_{method}"
+
+
+def asked_numbers(table: PaperTable) -> tuple[PaperNumber, ...]:
+    """Return the cells that we fill: the printed ones, and every PC variant.
+
+    Example:
+        >>> from tailshift.evaluation.paper import paper_table
+        >>> asked_numbers(paper_table(10))[-1].row
+        'PC Balanced Softmax'
+    """
+    if table.number not in CALIBRATION:
+        return table.numbers
+    note = "not in the paper: its logits carry the uniform prior, PC changes nothing"
+    return table.numbers + tuple(
+        PaperNumber(table.number, row, column, math.nan, "", note)
+        for row in UNPRINTED
+        for column in table.columns
+    )

@@ -1,38 +1,53 @@
-"""Summaries: mean ± standard deviation of accuracy over the runs of each method."""
+"""Summaries: mean ± standard deviation of a score over the runs of each method."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
+from tailshift.evaluation.measures import deviation
 from tailshift.evaluation.records import Record
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Accuracy of one method on one target over its runs, in fractions."""
+    """A score of one method on one target over its runs, as in the records."""
 
     method: str
     """The method's display name."""
     target: str
     """The target's name, as in the records."""
     raw_mean: float
-    """Mean accuracy of the logits as they are."""
+    """Mean score of the logits as they are."""
     raw_sd: float
-    """Standard deviation over runs (n − 1 in the denominator); 0 for one run."""
+    """Standard deviation over runs (n − 1 in the denominator); 0 for one run, or over
+    its random subsets where it has several."""
     compensated_mean: float
-    """Mean accuracy after compensation to the target; NaN without it."""
+    """Mean score after compensation to the target; NaN without it."""
     compensated_sd: float
     """Standard deviation of that, as above; NaN without compensation."""
     num_runs: int
     """Number of runs, one a seed."""
+    num_subsets: int = 1
+    """Number of random subsets that each run's score is a mean of."""
+    metric: str = "accuracy"
+    """The score: attribute of :class:`~tailshift.evaluation.records.Record`."""
+
+    @property
+    def num_values(self) -> int:
+        """How many values the deviation is of: runs, or a single run's subsets."""
+        return self.num_runs if self.num_runs > 1 else self.num_subsets
 
 
-def summarise(records: Mapping[str, Sequence[Sequence[Record]]]) -> list[Summary]:
+def summarise(
+    records: Mapping[str, Sequence[Sequence[Record]]], metric: str = "accuracy"
+) -> list[Summary]:
     """Return one summary for each method and target, in the order they come in.
 
     Args:
         records: For each method's display name, one list of records per run; the runs
             of a method must cover the same targets.
+        metric: Which score of the records.
 
     Example:
         >>> nan = float("nan")
@@ -49,16 +64,16 @@ def summarise(records: Mapping[str, Sequence[Sequence[Record]]]) -> list[Summary
         tables = [_by_target(run) for run in runs]
         _check_runs(method, tables)
         targets = dict.fromkeys(target for target, _ in tables[0])
-        summaries += [_summary(method, target, tables) for target in targets]
+        summaries += [_summary(method, target, tables, metric) for target in targets]
     return summaries
 
 
-Table = dict[tuple[str, bool], float]
+Table = dict[tuple[str, bool], Record]
 
 
 def _by_target(run: Sequence[Record]) -> Table:
-    """Return the accuracies of a run, by target and whether it is compensated."""
-    return {(record.target, record.compensated): record.accuracy for record in run}
+    """Return the records of a run, by target and whether it is compensated."""
+    return {(record.target, record.compensated): record for record in run}
 
 
 def _check_runs(method: str, tables: list[Table]) -> None:
@@ -75,9 +90,11 @@ def _check_runs(method: str, tables: list[Table]) -> None:
             )
 
 
-def _summary(method: str, target: str, tables: list[Table]) -> Summary:
-    raw_mean, raw_sd = _mean_and_sd(tables, (target, False))
-    compensated_mean, compensated_sd = _mean_and_sd(tables, (target, True))
+def _summary(method: str, target: str, tables: list[Table], metric: str) -> Summary:
+    raw = [table[target, False] for table in tables]
+    compensated = [table[target, True] for table in tables if (target, True) in table]
+    raw_mean, raw_sd = _mean_and_sd(raw, metric)
+    compensated_mean, compensated_sd = _mean_and_sd(compensated, metric)
     return Summary(
         method=method,
         target=target,
@@ -86,11 +103,16 @@ def _summary(method: str, target: str, tables: list[Table]) -> Summary:
         compensated_mean=compensated_mean,
         compensated_sd=compensated_sd,
         num_runs=len(tables),
+        num_subsets=raw[0].num_subsets,
+        metric=metric,
     )
 
 
-def _mean_and_sd(tables: list[Table], key: tuple[str, bool]) -> tuple[float, float]:
-    values = [table[key] for table in tables if key in table]
-    if not values:
-        return float("nan"), float("nan")
-    return fmean(values), stdev(values) if len(values) > 1 else 0.0
+def _mean_and_sd(records: Sequence[Record], metric: str) -> tuple[float, float]:
+    if not records:
+        return math.nan, math.nan
+    values = [getattr(record, metric) for record in records]
+    if len(records) > 1:
+        return fmean(values), deviation(values)
+    subsets = records[0].deviation
+    return values[0], getattr(subsets, metric) if subsets else 0.0

@@ -8,16 +8,12 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from tailshift.evaluation.shifts import Shift, is_shift, parse_shift, shift_shares
 from tailshift.predictions import as_tensor, check_counts
-from tailshift.priors import (
-    VectorLike,
-    check_labels,
-    from_counts,
-    target_counts,
-)
+from tailshift.priors import VectorLike, check_labels, from_counts, scale_counts
 
 Target: TypeAlias = str | os.PathLike[str] | Tensor
-"""``"uniform"``, ``"forward:50"``, ``"backward:10"``, a file of counts, or counts."""
+"""A shift by name (``"uniform"``, ``"forward:50"`` …), a file of counts, or counts."""
 
 FILE_SUFFIXES = (".txt", ".csv", ".json")
 
@@ -63,13 +59,35 @@ def target_prior(
     return from_counts(resolve_target(target, class_counts, per_class))
 
 
+def exact_prior(
+    target: Target, class_counts: VectorLike, per_class: int | VectorLike
+) -> Tensor:
+    r"""Return :math:`p_t` before it is rounded to whole samples, float64, shape (C,).
+
+    It is positive for every class that the test set and the target have, however few
+    samples there are to draw; :func:`target_prior` may have lost some.
+
+    Example:
+        >>> exact_prior("forward:100", class_counts=[9, 5, 1], per_class=8)
+        tensor([0.9009, 0.0901, 0.0090], dtype=torch.float64)
+        >>> target_prior("forward:100", class_counts=[9, 5, 1], per_class=8)
+        tensor([1., 0., 0.], dtype=torch.float64)
+    """
+    n, available = _checked_counts(class_counts, per_class)
+    wanted = _given_counts(target, len(n))
+    if wanted is None:
+        return from_counts(shift_shares(parse_shift(str(target)), n, available > 0))
+    _check_available(target, wanted, available)
+    return from_counts(wanted)
+
+
 def resolve_target(
     target: Target, class_counts: VectorLike, per_class: int | VectorLike
 ) -> Tensor:
     """Return how many test samples of each class a target has, int64, shape (C,).
 
     Args:
-        target: ``"uniform"``, ``"forward:50"``, ``"backward:10"``, a file for
+        target: A name for :func:`~tailshift.evaluation.shifts.parse_shift`, a file for
             :func:`read_counts`, or counts. Counts beyond what there is are scaled
             down in proportion until they fit, and truncated.
         class_counts: Training images of each class, shape (C,): the order of
@@ -80,31 +98,60 @@ def resolve_target(
     Example:
         >>> resolve_target("forward:4", class_counts=[9, 5, 1], per_class=8)
         tensor([8, 4, 2])
+        >>> resolve_target("knock_out:1", class_counts=[9, 5, 1], per_class=8)
+        tensor([8, 0, 8])
         >>> resolve_target(torch.tensor([30, 10, 5]), [9, 5, 1], per_class=6)
         tensor([6, 2, 1])
     """
-    num_classes = len(class_counts)
+    n, available = _checked_counts(class_counts, per_class)
+    wanted = _given_counts(target, len(n))
+    if wanted is None:
+        shift = parse_shift(str(target))
+        shares = shift_shares(shift, n, available > 0)
+        counts = scale_counts(shares, int(available[shares > 0].min()))
+        _check_tweak(shift, shares, counts)
+        return counts
+    _check_available(target, wanted, available)
+    return _fit(wanted, available)
+
+
+def _checked_counts(
+    class_counts: VectorLike, per_class: int | VectorLike
+) -> tuple[Tensor, Tensor]:
+    """Return training images and test samples of each class, both of shape (C,)."""
+    n = as_tensor(class_counts, "class_counts").cpu()
     available = as_tensor(per_class, "per_class").cpu()
-    if available.numel() not in (1, num_classes):
+    if available.numel() not in (1, len(n)):
         raise ValueError(
             f"`per_class` has {available.numel()} entries "
-            f"but `class_counts` has {num_classes}."
+            f"but `class_counts` has {len(n)}."
         )
-    available = available.expand(num_classes)  # (C,)
-    wanted = _given_counts(target, num_classes)
-    if wanted is None:
-        present = available >= min(1, int(available.max()))  # all, if all are empty
-        n = as_tensor(class_counts, "class_counts").cpu()[present]
-        counts = torch.zeros(num_classes, dtype=torch.int64)
-        counts[present] = target_counts(str(target), n, int(available[present].min()))
-        return counts
-    if ((wanted > 0) & (available < 1)).any():
-        c = int(((wanted > 0) & (available < 1)).nonzero()[0])
+    if int(available.max()) < 1:
         raise ValueError(
-            f"Target {describe(target)!r} needs samples of class {c}, "
-            "but the test set has none."
+            f"`per_class` must be at least 1, but is {int(available.max())}."
         )
-    return _fit(wanted, available)
+    return n, available.expand(len(n))
+
+
+def _check_available(target: Target, wanted: Tensor, available: Tensor) -> None:
+    missing = (wanted > 0) & (available < 1)
+    if missing.any():
+        raise ValueError(
+            f"Target {describe(target)!r} needs samples of class "
+            f"{int(missing.nonzero()[0])}, but the test set has none."
+        )
+
+
+def _check_tweak(shift: Shift, shares: Tensor, counts: Tensor) -> None:
+    """Refuse a tweak of which nothing but the one class, or all but it, is left."""
+    lost = (shares > 0) & (counts == 0)
+    if shift.kind == "tweak" and lost.any():
+        c = int(lost.nonzero()[0])
+        raise ValueError(
+            f"Target {shift.name!r} leaves class {c} less than one sample where the "
+            f"largest class has {int(counts.max())}. Take the re-weighted way, which "
+            "draws no samples (sampling='reweighted')."
+        )
 
 
 def describe(target: Target) -> str:
@@ -131,7 +178,7 @@ def is_file(target: str | os.PathLike[str]) -> bool:
     """Say whether a target is a file; a string that names a distribution is not."""
     if not isinstance(target, str):
         return True
-    if target.partition(":")[0] in ("uniform", "forward", "backward"):
+    if is_shift(target):
         return False
     path = Path(target)
     return path.suffix.lower() in FILE_SUFFIXES or path.is_file()

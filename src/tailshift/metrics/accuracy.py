@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tailshift.metrics.groups import class_groups
+from tailshift.metrics.weights import check_weights
 from tailshift.predictions import (
     ArrayLike,
     check_counts,
@@ -23,6 +24,7 @@ def accuracy(
     labels: ArrayLike | None = None,
     *,
     probs: ArrayLike | None = None,
+    sample_weights: ArrayLike | None = None,
 ) -> float:
     """Return the share of samples whose highest score is their label's.
 
@@ -32,6 +34,7 @@ def accuracy(
         logits: :math:`f`, shape (N, C).
         labels: :math:`y`, class indices, shape (N,).
         probs: Probabilities, shape (N, C), instead of logits.
+        sample_weights: What each sample counts, shape (N,); all the same by default.
 
     Example:
         >>> logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
@@ -39,7 +42,7 @@ def accuracy(
         0.5
     """
     scores, y = check_scores(logits, labels, probs)
-    return share(scores.argmax(dim=1) == y)
+    return share(scores.argmax(dim=1) == y, check_weights(sample_weights, y))
 
 
 def top_k_accuracy(
@@ -70,7 +73,7 @@ def top_k_accuracy(
         raise ValueError(
             f"`k` must lie in 1..{scores.shape[1]}, the number of classes, but is {k}."
         )
-    return share(label_ranks(scores, y) < k)
+    return share(label_ranks(scores, y) < k, check_weights(None, y))
 
 
 def macro_f1(
@@ -106,6 +109,7 @@ def group_accuracy(
     class_counts: VectorLike | None = None,
     *,
     probs: ArrayLike | None = None,
+    sample_weights: ArrayLike | None = None,
 ) -> dict[str, float]:
     """Return the accuracy over the samples of many-, medium- and few-shot classes.
 
@@ -116,6 +120,7 @@ def group_accuracy(
             :func:`~tailshift.metrics.groups.class_groups`: more than 100 are many,
             fewer than 20 are few.
         probs: Probabilities, shape (N, C), instead of logits.
+        sample_weights: What each sample counts, shape (N,); all the same by default.
 
     Returns:
         ``"many"``, ``"medium"``, ``"few"``: a fraction, or NaN without such samples.
@@ -129,7 +134,8 @@ def group_accuracy(
     if class_counts is None:
         raise TypeError("`class_counts` must be given, but is missing.")
     n = check_counts(class_counts, num_classes=scores.shape[1])
-    return group_shares(scores.argmax(dim=1) == y, y, n)
+    w = check_weights(sample_weights, y)
+    return group_shares(scores.argmax(dim=1) == y, y, n, w)
 
 
 def check_scores(
@@ -155,33 +161,48 @@ def label_ranks(scores: Tensor, labels: Tensor) -> Tensor:
     Among equal scores the lower class id ranks above.
     """
     own = scores.gather(1, labels[:, None])  # (N, 1)
-    ranks = (scores > own).sum(dim=1)
-    sample, tied = (scores == own).nonzero(as_tuple=True)
-    above = sample[tied < labels[sample]]
-    return ranks + torch.bincount(above, minlength=len(scores))
+    # Cast before the sum: torch adds up truth values slowly.
+    ranks = (scores > own).float().sum(dim=1).long()
+    tied = (scores == own).float().sum(dim=1) > 1
+    if tied.any():
+        is_lower = (
+            torch.arange(scores.shape[1], device=labels.device) < labels[tied, None]
+        )
+        ranks[tied] += ((scores[tied] == own[tied]) & is_lower).sum(dim=1)
+    return ranks
 
 
-def mean_f1(predicted: Tensor, labels: Tensor, num_classes: int) -> float:
+def mean_f1(
+    predicted: Tensor, labels: Tensor, num_classes: int, weights: Tensor | None = None
+) -> float:
     """Return :func:`macro_f1` of predicted class ids, shape (N,)."""
-    hits = torch.bincount(labels[predicted == labels], minlength=num_classes)
-    sizes = torch.bincount(labels, minlength=num_classes)
-    sizes += torch.bincount(predicted, minlength=num_classes)  # 2 TP + FP + FN
+    w = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights
+    right = predicted == labels
+    hits = torch.bincount(labels[right], w[right], num_classes)
+    sizes = torch.bincount(labels, w, num_classes)
+    sizes += torch.bincount(predicted, w, num_classes)  # 2 TP + FP + FN
     occurs = sizes > 0
-    return (2 * hits[occurs].double() / sizes[occurs]).mean().item()
+    return (2 * hits[occurs] / sizes[occurs]).mean().item()
 
 
 def group_shares(
-    correct: Tensor, labels: Tensor, class_counts: Tensor
+    correct: Tensor,
+    labels: Tensor,
+    class_counts: Tensor,
+    weights: Tensor | None = None,
 ) -> dict[str, float]:
     """Return the share of correct samples in each group of classes; NaN for none."""
+    w = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights
     group_of = torch.empty(len(class_counts), dtype=torch.int64)
     groups = class_groups(class_counts)
     for index, classes in enumerate(groups.values()):
         group_of[classes] = index
     group = group_of.to(labels.device)[labels]  # (N,)
-    return {name: share(correct[group == index]) for index, name in enumerate(groups)}
+    weight = torch.bincount(group, w, len(groups))
+    right = torch.bincount(group, w * correct, len(groups))
+    return dict(zip(groups, (right / weight).tolist(), strict=True))
 
 
-def share(statement: Tensor) -> float:
-    """Return the share of true entries; NaN of none."""
-    return statement.double().mean().item()
+def share(statement: Tensor, weights: Tensor) -> float:
+    """Return the part of the weight that lies on true entries."""
+    return ((weights * statement).sum() / weights.sum()).item()

@@ -1,19 +1,28 @@
-"""Tables of ours beside the paper's: for the terminal, in Markdown and as CSV."""
+"""Tables of ours beside the paper's: terminal, Markdown, LaTeX and CSV."""
 
 import csv
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from tailshift.evaluation.comparison import Comparison
+from tailshift.evaluation.shifts import is_shift
 from tailshift.files import atomic_write
-from tailshift.report.rows import NOTHING
-from tailshift.report.tables import markdown_text
+from tailshift.report.comparison_lines import (
+    Entry,
+    Line,
+    comparison_columns,
+    comparison_lines,
+    footnotes,
+    number_format,
+    number_text,
+    numbered_notes,
+)
+from tailshift.report.latex import bold, latex_table, latex_text
+from tailshift.report.tables import markdown_text, short_target, target_label
 
 CSV_COLUMNS = (
     "table",
@@ -26,68 +35,137 @@ CSV_COLUMNS = (
     "difference",
     "note",
 )
-
-FORMATS = {"percent": ".1f", "count": ",.0f", "setting": "g"}
-OURS = "ours (n): mean ± sd of n seeds, last epoch, uniform test set"
-SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-Line: TypeAlias = tuple[str, str, list[str]]
-"""The row's name (empty on its second line), whose numbers these are, the numbers."""
+WIDTH = 80  # of a terminal
 
 
 def comparison_table(
     comparisons: Sequence[Comparison], *, title: str, corner: str = "Method"
 ) -> Table:
-    """Return a table for the terminal: two lines a row, ours and the paper's.
+    """Return a table for the terminal: ours and the paper's below each other.
+
+    The best of each column is bold, where the rows are methods. Where that is too wide
+    for 80 characters, deviations get a line of their own and differences are left out.
 
     Args:
         comparisons: The cells of one table, row by row.
         title: The table's.
         corner: What a row is.
     """
-    notes = _numbered_notes(comparisons)
-    footnotes = _footnotes(comparisons, notes)
+    notes = numbered_notes(comparisons)
+    lines = comparison_lines(comparisons, notes, ranked=corner == "Method")
+    columns = comparison_columns(comparisons)
+    is_narrow = _width(lines, columns) > WIDTH
+    below = footnotes(comparisons, notes)
     table = Table(
         title=title,
-        caption="\n".join(footnotes) or None,
+        caption="\n".join(below) or None,
         caption_justify="left",
-        min_width=min(max(map(len, [title, *footnotes])), 80),  # or they would wrap
+        min_width=min(max(map(len, [title, *below])), WIDTH),  # or they would wrap
         box=box.SIMPLE_HEAD,
         show_edge=False,  # 80 characters are just enough
-        padding=(0, 1, 0, 0),
+        padding=(0, 0 if is_narrow else 1, 0, 0),
         pad_edge=False,
     )
     table.add_column(corner, no_wrap=True)
     table.add_column("", no_wrap=True)
-    for column in _columns(comparisons):
-        table.add_column(Text(column), justify="right", no_wrap=True)
-    rest = ""  # what stands after a comma goes under the name
-    for name, whose, cells in _lines(comparisons, notes):
-        first, _, second = name.partition(", ")
-        table.add_row(Text(first or rest), whose, *map(Text, cells))
-        rest = second
+    for column in columns:
+        is_short = is_narrow and is_shift(column)
+        head = short_target(column) if is_short else target_label(column)
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    for name, line in _named(_narrow(lines) if is_narrow else lines, is_narrow):
+        table.add_row(Text(name), line.whose, *map(_text, line.entries))
     return table
+
+
+def _width(lines: Sequence[Line], columns: Sequence[str]) -> int:
+    """Return how wide a table of whole cells would be, two spaces between columns."""
+    names = [line.name.partition(", ")[0] for line in lines]
+    cells = zip(*(line.entries for line in lines), strict=True)
+    widths = [
+        max(len(column), *(len(entry.text) for entry in entries))
+        for column, entries in zip(columns, cells, strict=True)
+    ]
+    words = max(map(len, names)) + max(len(line.whose) for line in lines) + 2
+    return words + sum(width + 2 for width in widths)
+
+
+def _named(lines: Sequence[Line], is_narrow: bool) -> list[tuple[str, Line]]:
+    """Return each line with its part of the row's name, over two lines if long."""
+    named, rest = [], ""
+    for line in lines:
+        first, _, second = line.name.partition(", ")  # "LADE, 90 epochs"
+        if is_narrow and not second:
+            before, _, last = first.rpartition(" ")
+            first, second = (before, last) if before else (last, "")
+        named.append((first or rest, line))
+        rest = second
+    return named
+
+
+def _narrow(lines: Iterable[Line]) -> list[Line]:
+    """Return lines of bare means, deviations below them, and bare printed numbers."""
+    narrow = []
+    for line in lines:
+        means, deviations = [], []
+        for entry in line.entries:
+            mean, _, spread = entry.text.partition(" ± ")
+            means.append(Entry(mean.partition(" (")[0], entry.is_best))
+            deviations.append(Entry(f"±{spread}" if spread else ""))
+        narrow.append(Line(line.name, line.whose, tuple(means)))
+        if any(entry.text for entry in deviations):
+            narrow.append(Line("", "", tuple(deviations)))
+    return narrow
+
+
+def _text(entry: Entry) -> Text:
+    return Text(entry.text, style="bold" if entry.is_best else "")
 
 
 def comparison_markdown(
     comparisons: Sequence[Comparison], *, corner: str = "Method"
 ) -> str:
     """Return the same as a Markdown table, its notes below it."""
-    notes = _numbered_notes(comparisons)
-    columns = _columns(comparisons)
+    notes = numbered_notes(comparisons)
+    columns = comparison_columns(comparisons)
     lines = [
-        [markdown_text(corner), "", *map(markdown_text, columns)],
+        [markdown_text(corner), "", *(markdown_text(target_label(c)) for c in columns)],
         ["---", "---", *("---:" for _ in columns)],
-        *(
-            [markdown_text(name), whose, *map(markdown_text, cells)]
-            for name, whose, cells in _lines(comparisons, notes)
-        ),
     ]
+    for line in comparison_lines(comparisons, notes, ranked=corner == "Method"):
+        cells = [
+            f"**{markdown_text(entry.text)}**"
+            if entry.is_best
+            else markdown_text(entry.text)
+            for entry in line.entries
+        ]
+        lines.append([markdown_text(line.name), line.whose, *cells])
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    footnotes = "".join(
-        f"- {markdown_text(note)}\n" for note in _footnotes(comparisons, notes)
+    below = "".join(
+        f"- {markdown_text(note)}\n" for note in footnotes(comparisons, notes)
     )
-    return f"{table}\n{footnotes}" if footnotes else table
+    return f"{table}\n{below}" if below else table
+
+
+def comparison_latex(
+    comparisons: Sequence[Comparison], *, title: str, corner: str = "Method"
+) -> str:
+    """Return the same as a LaTeX table with booktabs rules, notes in its caption."""
+    notes = numbered_notes(comparisons)
+    columns = comparison_columns(comparisons)
+    rows = []
+    for line in comparison_lines(comparisons, notes, ranked=corner == "Method"):
+        cells = [
+            bold(latex_text(entry.text)) if entry.is_best else latex_text(entry.text)
+            for entry in line.entries
+        ]
+        rows.append([latex_text(line.name), latex_text(line.whose), *cells])
+    sentences = [title, *footnotes(comparisons, notes)]
+    return latex_table(
+        [latex_text(corner), "", *(latex_text(target_label(c)) for c in columns)],
+        rows,
+        caption=latex_text(". ".join(sentences) + "."),
+        num_names=2,
+    )
 
 
 def write_comparison_csv(path: Path, comparisons: Iterable[Comparison]) -> None:
@@ -106,88 +184,7 @@ def _csv_value(cell: Comparison, name: str) -> str:
     value = getattr(cell, name)
     if not isinstance(value, float):
         return str(value)
-    # Printed accuracies have one decimal, ours are given two.
-    is_ours = cell.quantity == "percent" and name != "paper"
-    style = ".2f" if is_ours else FORMATS[cell.quantity].replace(",", "")
-    return _number(value, style, "")
-
-
-def _columns(comparisons: Iterable[Comparison]) -> list[str]:
-    return list(dict.fromkeys(cell.column for cell in comparisons))
-
-
-def _rows(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
-    rows: dict[str, list[Comparison]] = {}
-    for cell in comparisons:
-        rows.setdefault(cell.row, []).append(cell)
-    return rows
-
-
-def _lines(comparisons: Sequence[Comparison], notes: dict[str, int]) -> list[Line]:
-    """Return two lines for each row, ours and the paper's."""
-    lines: list[Line] = []
-    for row, cells in _rows(comparisons).items():
-        shared = set.intersection(*(set(_parts(cell)) for cell in cells))
-        ours = [_ours(cell) for cell in cells]
-        paper = [_paper(cell, notes, shared) for cell in cells]
-        lines.append((row + _marks(shared, notes), _whose(cells), ours))
-        lines.append(("", "paper", paper))
-    return lines
-
-
-def _whose(cells: Sequence[Comparison]) -> str:
-    """Return "ours" with the number of seeds, where there are any."""
-    numbers = {cell.num_seeds for cell in cells if not math.isnan(cell.ours_mean)}
-    if numbers <= {0}:
-        return "ours"
-    low, high = min(numbers), max(numbers)
-    return f"ours ({low})" if low == high else f"ours ({low}–{high})"
-
-
-def _ours(cell: Comparison) -> str:
-    mean = _number(cell.ours_mean, FORMATS[cell.quantity], NOTHING)
-    if cell.num_seeds < 2:
-        return mean
-    return f"{mean} ± {_number(cell.ours_sd, FORMATS[cell.quantity], NOTHING)}"
-
-
-def _paper(cell: Comparison, notes: dict[str, int], shared: set[str]) -> str:
-    text = _number(cell.paper, FORMATS[cell.quantity], NOTHING)
-    marks = _marks(set(_parts(cell)) - shared, notes)
-    if math.isnan(cell.difference):
-        return f"{text} {marks}".rstrip()  # set apart: no exponent
-    return f"{text} ({_signed(cell.difference, FORMATS[cell.quantity])}){marks}"
-
-
-def _signed(value: float, style: str) -> str:
-    """Return a number with its sign; none for what is printed as zero."""
-    text = format(value, f"+{style}").replace("-", "−")
-    return text if set(text) & set("123456789") else text[1:]
-
-
-def _number(value: float, style: str, nothing: str) -> str:
-    return nothing if math.isnan(value) else format(value, style)
-
-
-def _parts(cell: Comparison) -> list[str]:
-    return cell.note.split("; ") if cell.note else []
-
-
-def _numbered_notes(comparisons: Iterable[Comparison]) -> dict[str, int]:
-    parts = dict.fromkeys(part for cell in comparisons for part in _parts(cell))
-    return {part: number for number, part in enumerate(parts, start=1)}
-
-
-def _marks(parts: Iterable[str], notes: dict[str, int]) -> str:
-    numbers = sorted(notes[part] for part in parts)
-    return "˒".join(_superscript(number) for number in numbers)
-
-
-def _footnotes(comparisons: Iterable[Comparison], notes: dict[str, int]) -> list[str]:
-    is_measured = any(cell.num_seeds for cell in comparisons)
-    numbered = [f"{_superscript(number)} {part}" for part, number in notes.items()]
-    return [OURS, *numbered] if is_measured else numbered
-
-
-def _superscript(number: int) -> str:
-    return str(number).translate(SUPERSCRIPTS)
+    style = number_format(cell).replace(",", "")
+    if name != "paper" and cell.quantity in ("percent", "score"):
+        style = f".{cell.decimals + 1}f"  # one digit more than is printed
+    return number_text(value, style, "")

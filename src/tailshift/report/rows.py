@@ -6,8 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tailshift.evaluation.measures import MEASURES, NOTHING
 from tailshift.evaluation.records import Record
 from tailshift.evaluation.summary import Summary
+
+__all__ = [
+    "METRICS",
+    "NOTHING",
+    "Cell",
+    "Row",
+    "best_in",
+    "columns_of",
+    "inferences",
+    "row_name",
+    "rows_by_method",
+    "rows_by_metric",
+]
 
 METRICS = {
     "All": "accuracy",
@@ -19,28 +33,28 @@ METRICS = {
 }
 """Column of the table on one target: attribute of :class:`Record`."""
 
-NOTHING = "–"
-
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over runs, as fractions; NaN where there is none."""
+    """Mean and standard deviation over runs, as in the records; NaN for none."""
 
     mean: float
     sd: float
     num_runs: int
+    """Runs, or random subsets of a single one, that the deviation is of."""
+    metric: str = "accuracy"
 
     @property
     def mean_text(self) -> str:
-        """The mean in percent with one decimal, as it is printed."""
-        return NOTHING if math.isnan(self.mean) else f"{100 * self.mean:.1f}"
+        """The mean as it is printed: an accuracy in percent with one decimal."""
+        return MEASURES[self.metric].text(self.mean)
 
     @property
     def sd_text(self) -> str:
         """The deviation likewise; empty for a single run, which has none."""
         if math.isnan(self.mean) or self.num_runs < 2:
             return ""
-        return f"± {100 * self.sd:.1f}"
+        return f"± {MEASURES[self.metric].text(self.sd)}"
 
     def __str__(self) -> str:
         return f"{self.mean_text} {self.sd_text}".rstrip()
@@ -132,7 +146,7 @@ def _cell(summary: Summary, is_compensated: bool) -> Cell:
         mean, sd = summary.compensated_mean, summary.compensated_sd
     else:
         mean, sd = summary.raw_mean, summary.raw_sd
-    return Cell(mean, sd, summary.num_runs)
+    return Cell(mean, sd, summary.num_values, summary.metric)
 
 
 def _mean_and_sd(values: Sequence[float]) -> Cell:
@@ -148,13 +162,16 @@ def columns_of(rows: Iterable[Row]) -> list[str]:
 
 
 def best_in(rows: Sequence[Row], column: str) -> set[str]:
-    """Return the names of the rows with the highest mean as printed, ties included.
+    """Return the names of the rows with the best mean as printed, ties included.
 
-    A single row has nobody to be better than: then the set is empty.
+    The best is the lowest for calibration errors, the highest for everything else. A
+    single row has nobody to be better than: then the set is empty.
     """
-    means = {row.name: row.cells[column].mean for row in rows if column in row.cells}
-    means = {name: mean for name, mean in means.items() if not math.isnan(mean)}
-    if len(rows) < 2 or not means:
+    cells = {row.name: row.cells[column] for row in rows if column in row.cells}
+    cells = {name: cell for name, cell in cells.items() if not math.isnan(cell.mean)}
+    if len(rows) < 2 or not cells:
         return set()
-    best = f"{100 * max(means.values()):.1f}"
-    return {name for name, mean in means.items() if f"{100 * mean:.1f}" == best}
+    measure = MEASURES[next(iter(cells.values())).metric]
+    choose = max if measure.is_high_better else min
+    best = choose(cells.values(), key=lambda cell: cell.mean).mean_text
+    return {name for name, cell in cells.items() if cell.mean_text == best}

@@ -1,0 +1,109 @@
+"""Test sets for a target: the first samples, random ones, or all, re-weighted."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from tailshift.evaluation.targets import (
+    Target,
+    describe,
+    exact_prior,
+    resolve_target,
+    shifted_subset,
+)
+from tailshift.priors import counts_from_labels, from_counts
+
+Sampling: TypeAlias = Literal["first", "random", "reweighted"]
+"""``"first"``: the first :math:`n_c` samples of each class in file order, as the paper.
+``"random"``: :math:`n_c` of each class at random, several times.
+``"reweighted"``: every sample, weighted by :math:`p_t(y)` over its class's share."""
+
+
+@dataclass(frozen=True, eq=False)
+class TestSet:
+    """What each sample counts in the test sets that are drawn to a target."""
+
+    __test__ = False  # pytest, this is no test
+
+    target: str
+    """The target's name, as in the records."""
+    target_prior: Tensor
+    """:math:`p_t`, float64, shape (C,)."""
+    weights: Tensor
+    """What each sample counts in each drawing, float32, shape (R, N)."""
+
+
+def draw_test_set(
+    target: Target,
+    labels: Tensor,
+    class_counts: Tensor,
+    *,
+    sampling: Sampling = "first",
+    repeats: int = 10,
+    seed: int = 0,
+) -> TestSet:
+    r"""Return what samples count on a target.
+
+    For ``"first"`` and ``"random"`` a sample counts 1 or 0, and
+    :math:`p_t(c) = n_c / \sum_j n_j` with the counts of
+    :func:`~tailshift.evaluation.targets.resolve_target`. For ``"reweighted"`` sample
+    :math:`i` counts in proportion to :math:`p_t(y_i) / n_{y_i}`, with :math:`n_c` the
+    test samples of class c and :math:`p_t` not rounded to whole samples. A weighted
+    mean is then the expectation over random subsets, without their variance.
+
+    Args:
+        target: Name, file or counts.
+        labels: :math:`y` of the test set, shape (N,).
+        class_counts: Training images of each class, shape (C,).
+        sampling: Which of the three ways.
+        repeats: :math:`R`, how many random subsets; the other ways have one.
+        seed: Of the random subsets.
+
+    Example:
+        >>> labels, counts = torch.tensor([0, 1, 1, 0]), torch.tensor([9, 1])
+        >>> draw_test_set("forward:2", labels, counts).weights
+        tensor([[1., 1., 0., 1.]])
+        >>> draw_test_set("forward:2", labels, counts, sampling="reweighted").weights
+        tensor([[1.3333, 0.6667, 0.6667, 1.3333]])
+    """
+    check_sampling(sampling, repeats)
+    available = counts_from_labels(labels, len(class_counts))
+    if sampling == "reweighted":
+        p_t = exact_prior(target, class_counts, available)
+        weights = len(labels) * p_t[labels] / available[labels]
+        return TestSet(describe(target), p_t, weights.float()[None])
+    counts = resolve_target(target, class_counts, available)
+    if sampling == "first":
+        drawings = [shifted_subset(labels, counts)]
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        drawings = [random_subset(labels, counts, generator) for _ in range(repeats)]
+    weights = torch.zeros(len(drawings), len(labels))
+    for row, drawn in zip(weights, drawings, strict=True):
+        row[drawn] = 1
+    return TestSet(describe(target), from_counts(counts), weights)
+
+
+def random_subset(labels: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:
+    """Return ``counts[c]`` random samples of each class c, their indices ascending.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> random_subset(torch.tensor([0, 1, 0, 1]), torch.tensor([1, 2]), generator)
+        tensor([0, 1, 3])
+    """
+    order = torch.randperm(len(labels), generator=generator)
+    return order[shifted_subset(labels[order], counts)].sort().values
+
+
+def check_sampling(sampling: str, repeats: int = 1) -> None:
+    """Refuse a way that is not known, and fewer random subsets than one."""
+    if sampling not in get_args(Sampling):
+        raise ValueError(
+            f"`sampling` must be one of {', '.join(get_args(Sampling))}, "
+            f"but is {sampling!r}."
+        )
+    if repeats < 1:
+        raise ValueError(f"`repeats` must be at least 1, but is {repeats}.")
