@@ -1,6 +1,7 @@
-"""Synthetic runs: noisy logits around the truth, shifted by the prior they carry."""
+"""Synthetic runs: noisy logits around the truth; and a browser to look at pages in."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -11,6 +12,19 @@ from tailshift.report import ReportRun
 
 METHODS = ("Softmax", "Balanced Softmax", "LADE")
 NUM_CLASSES, PER_CLASS = 10, 50
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 
 MakeRuns = Callable[..., list[ReportRun]]
 
@@ -28,7 +42,7 @@ def _predictions(method: str, seed: int, class_names: tuple[str, ...]) -> Predic
     return Predictions(f, y, counts, prior, class_names)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_runs() -> MakeRuns:
     def make(
         methods: tuple[str, ...] = METHODS,
@@ -42,3 +56,17 @@ def make_runs() -> MakeRuns:
         ]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Return a headless Chromium from the operating system's packages."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: no browser to drive"
+    )
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on the PATH to open the page in")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()

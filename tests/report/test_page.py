@@ -115,8 +115,13 @@ def test_write_report__hostile_names_stay_text(make_runs, tmp_path: Path) -> Non
     # LADE under another name has a raw and a PC row: compare kinds, not numbers.
     assert {tag for tag, _ in seen.tags} == {tag for tag, _ in expected.tags} | {"code"}
     assert seen.scripts.keys() == expected.scripts.keys()
-    for name in HOSTILE[:6]:
-        assert name not in page.replace(get_plotlyjs(), "")
+    outside_data = _without_plotly(page).replace(seen.scripts["explorer-data"], "")
+    for name in HOSTILE[:5]:
+        assert name not in _without_plotly(page)
+    assert HOSTILE[5] not in outside_data
+    embedded = json.loads(seen.scripts["explorer-data"])
+    assert embedded["classNames"] == [*HOSTILE[:8], "two lines", "漢字"]
+    assert embedded["methods"][0]["name"] == "<i>Softmax</i>"
     data = json.loads(seen.scripts["class-counts-data"])["data"][0]
     shown = [html.unescape(name) for name in data["customdata"]]
     assert shown[:8] == list(HOSTILE[:8])
@@ -159,7 +164,9 @@ def test_write_report__without_counts_the_uniform_target(
     runs = [_change(run, source_counts=None) for run in make_runs(num_seeds=1)]
     page = _without_plotly(_write(tmp_path / "a.html", runs))
     assert "PC Softmax" in page
-    assert "backward" not in page.partition("<footer>")[0].partition("<main>")[2]
+    assert 'id="target-shift"' not in page
+    assert "<caption>Accuracy by target</caption>" in page
+    assert "Training counts are not known: forward favours the first class ids" in page
 
 
 def test_write_report__makes_the_folder_and_leaves_nothing_else(

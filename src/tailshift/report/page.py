@@ -14,11 +14,14 @@ from tailshift.evaluation.summary import summarise
 from tailshift.files import atomic_write
 from tailshift.predictions import Predictions
 from tailshift.priors import PAPER_TARGETS
+from tailshift.report.interactive import interactive_script, interactive_section
 from tailshift.report.run import ReportRun
 from tailshift.report.sections import facts, lead, provenance, sections
 from tailshift.report.style import plain
 
-__all__ = ["ReportRun", "write_report"]
+__all__ = ["ReportRun", "report_targets", "write_report"]
+
+SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less its frame
 
 
 def write_report(
@@ -105,25 +108,39 @@ def _counts(predictions: Predictions) -> list[int] | None:
     return None if counts is None else counts.tolist()
 
 
-def _render(runs: Sequence[ReportRun], title: str, notes: Sequence[str]) -> str:
+def report_targets(runs: Sequence[ReportRun]) -> Sequence[str]:
+    """Return the targets that runs can be tried on: forward and backward need counts.
+
+    Args:
+        runs: Runs on the same classes.
+    """
     ordered = runs[0].predictions.source_counts is not None
-    targets = PAPER_TARGETS if ordered else ("uniform",)
+    return PAPER_TARGETS if ordered else ("uniform",)
+
+
+def _render(runs: Sequence[ReportRun], title: str, notes: Sequence[str]) -> str:
+    targets = report_targets(runs)
     records: dict[str, list[list[Record]]] = {}
     for run in runs:
         records.setdefault(run.method, []).append(evaluate(run.predictions, targets))
     summaries = summarise(records)
-    plotly_script, script = get_plotlyjs(), _part("page.js")
-    return Template(_part("page.html")).substitute(
-        policy=_policy(plotly_script, script),
-        title=plain(title),
-        style=_part("page.css"),
-        lead=lead(summaries),
-        facts=facts(runs),
-        sections=sections(runs, records, summaries),
-        provenance=provenance(runs, notes),
-        plotly=plotly_script,
-        script=script,
-    )
+    scripts = {
+        "plotly": get_plotlyjs(),
+        "script": _part("page.js"),
+        "interactive_script": interactive_script(),
+    }
+    parts = scripts | {
+        "policy": _policy(*scripts.values()),
+        "title": plain(title),
+        "style": _part("page.css") + _part("interactive.css"),
+        "lead": lead(summaries),
+        "facts": facts(runs),
+        "sections": sections(runs, records, summaries),
+        "provenance": provenance(runs, notes),
+    }
+    room = SIZE_LIMIT - sum(len(part.encode()) for part in parts.values())
+    parts["interactive"] = interactive_section(runs, room=room)
+    return Template(_part("page.html")).substitute(parts)
 
 
 def _part(name: str) -> str:

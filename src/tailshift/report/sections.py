@@ -25,7 +25,7 @@ from tailshift.report.html_tables import (
 )
 from tailshift.report.rows import columns_of, rows_by_method
 from tailshift.report.run import ReportRun
-from tailshift.report.style import plain
+from tailshift.report.style import escape_json, plain
 from tailshift.report.tables import target_label
 
 FIGURE_TEXTS = {
@@ -135,10 +135,7 @@ def _figure_section(name: str, figure: go.Figure) -> str:
 
 def script_json(figure: go.Figure) -> str:
     """Return a figure as JSON that cannot end the script element it stands in."""
-    text = json.dumps(json.loads(figure.to_json()), separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return escape_json(json.dumps(json.loads(figure.to_json()), separators=(",", ":")))
 
 
 def _legend(name: str, figure: go.Figure) -> str:

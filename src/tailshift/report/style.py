@@ -24,10 +24,27 @@ def plain(text: str) -> str:
         >>> plain("<b>cats</b> & dogs")
         '&lt;b&gt;cats&lt;/b&gt; &amp; dogs'
     """
-    printable = "".join(c if c.isprintable() or c in JOINERS else " " for c in text)
-    escaped = html.escape(" ".join(printable.split()), quote=False)
+    escaped = html.escape(printable(text), quote=False)
     # Plotly knows few entities by name, and takes text between dollar signs for TeX.
     return "".join(f"&#{ord(c)};" if c in "\"'$" else c for c in escaped)
+
+
+def printable(text: str) -> str:
+    """Return ``text`` on one line, without control characters; nothing is escaped."""
+    kept = "".join(c if c.isprintable() or c in JOINERS else " " for c in text)
+    return " ".join(kept.split())
+
+
+def escape_json(text: str) -> str:
+    r"""Return JSON text that cannot end the script element it stands in.
+
+    Example:
+        >>> escape_json('["</script>"]')
+        '["\\u003c/script\\u003e"]'
+    """
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def method_colours(methods: Iterable[str]) -> dict[str, str]:
