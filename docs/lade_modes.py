@@ -15,6 +15,10 @@ LOGITS = Path(__file__).parents[1] / "results" / "logits"
 RUNS = {
     "Balanced Softmax": "cifar100_lt_ir100_balanced_softmax_quick-seed0",
     "LADE, paper": "cifar100_lt_ir100_lade_quick-paper-seed0",
+    "LADE, paper, α = 0.01": "cifar100_lt_ir100_lade_quick-paper-alpha0.01-seed0",
+    "LADE, paper, α_c = 1/C": (
+        "cifar100_lt_ir100_lade_quick-paper-class_weightsuniform-seed0"
+    ),
     "LADE, official": "cifar100_lt_ir100_lade_quick-official-seed0",
 }
 

@@ -4,12 +4,12 @@ from tailshift.recipes import load_recipe
 
 def test_find_kept__by_recipe_mode_and_seed(tmp_path):
     names = [
-        "digits_lt-paper-seed0.safetensors",
-        "digits_lt-paper-seed10.safetensors",
-        "digits_lt-paper-seed2.safetensors",
-        "digits_lt-official-seed3.safetensors",
+        "digits_lt-lade-paper-seed0.safetensors",
+        "digits_lt-lade-paper-seed10.safetensors",
+        "digits_lt-lade-paper-seed2.safetensors",
+        "digits_lt-lade-official-seed3.safetensors",
         "digits_lt_more-paper-seed4.safetensors",
-        "digits_lt-paper-seed5.weights.safetensors",
+        "digits_lt-lade-paper-seed5.weights.safetensors",
         "digits_lt-seed6.safetensors",
     ]
     for name in names:
@@ -19,6 +19,22 @@ def test_find_kept__by_recipe_mode_and_seed(tmp_path):
     assert list(found) == [0, 2, 10]
     assert found[10] == tmp_path / names[1]
     assert list(find_kept(tmp_path, load_recipe("digits_lt"))) == [6]
+
+
+def test_kept_name__tells_methods_and_settings_apart() -> None:
+    names = {
+        kept_name(load_recipe("cifar100_lt_ir100_softmax_quick", changes))
+        for changes in (
+            [],
+            ["method.name=ncm"],
+            ["method.name=tau_norm", "method.tau=1.0"],
+            ["method.name=tau_norm"],
+            ["method.name=lade"],
+            ["method.name=lade", "method.class_weights=uniform"],
+        )
+    }
+    assert len(names) == 6
+    assert "cifar100_lt_ir100_softmax_quick-tau_norm-tau1.0-seed0.safetensors" in names
 
 
 def test_kept_name__is_found_again(tmp_path):

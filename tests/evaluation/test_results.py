@@ -43,7 +43,7 @@ def test_read_results__refuses_other_columns(tmp_path):
 
 def test_keep_logits__halves_what_was_saved(digits_run, tmp_path):
     path = keep_logits(digits_run, tmp_path / "logits")
-    assert path.name == "digits_lt-paper-seed0.safetensors"
+    assert path.name == "digits_lt-lade-paper-seed0.safetensors"
     kept, whole = Predictions.load(path), digits_run.predictions("test")
     assert kept.logits.dtype == torch.float16
     torch.testing.assert_close(kept.logits.float(), whole.logits, rtol=1e-3, atol=1e-3)

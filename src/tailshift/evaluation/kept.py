@@ -1,22 +1,40 @@
 """Kept logits: the test logits of finished runs, found by the names of their files."""
 
+import dataclasses
 import re
 from pathlib import Path
 
 from tailshift.config import RunConfig
+from tailshift.recipes import load_recipe, recipe_names
 
 
 def kept_name(config: RunConfig) -> str:
     """Return the name that a run's logits are kept under.
 
+    It has the method, where it is not the recipe's, its mode and every other setting
+    of the method that is not the recipe's.
+
     Example:
-        >>> from tailshift.recipes import load_recipe
-        >>> kept_name(load_recipe("digits_lt", ["method.name=lade", "seed=2"]))
-        'digits_lt-paper-seed2.safetensors'
+        >>> changes = ["method.name=lade", "method.alpha=0.5", "seed=2"]
+        >>> kept_name(load_recipe("digits_lt", changes))
+        'digits_lt-lade-paper-alpha0.5-seed2.safetensors'
     """
-    mode = config.to_mapping()["method"].get("mode", "")
-    parts = [config.recipe, *([mode] if mode else []), f"seed{config.seed}"]
-    return f"{'-'.join(parts)}.safetensors"
+    plain, parts = type(config.method)(), [config.recipe]
+    if config.recipe in recipe_names():
+        planned = load_recipe(config.recipe).method
+        if isinstance(planned, type(config.method)):
+            plain = planned
+        else:
+            parts.append(config.method_name)
+    settings = dataclasses.asdict(config.method)
+    if "mode" in settings:
+        parts.append(settings.pop("mode"))
+    parts += [
+        f"{name}{value}"
+        for name, value in settings.items()
+        if value != getattr(plain, name)
+    ]
+    return f"{'-'.join([*parts, f'seed{config.seed}'])}.safetensors"
 
 
 def find_kept(folder: Path, config: RunConfig) -> dict[int, Path]:
@@ -24,8 +42,7 @@ def find_kept(folder: Path, config: RunConfig) -> dict[int, Path]:
 
     Args:
         folder: Where `tailshift evaluate --logits` kept them.
-        config: The recipe as it is, without other settings: a file's name has no more
-            than recipe, mode and seed.
+        config: The recipe, with the settings that the runs were made with.
     """
     name = kept_name(config.model_copy(update={"seed": 0}))
     pattern = re.escape(name).replace("seed0", r"seed(\d+)")
