@@ -28,8 +28,7 @@ wheel: $(VENV)/.installed-dev
 	cd build && PYTHONPATH=installed ../$(BIN)/python -m tailshift list recipes
 
 bench: $(VENV)/.installed-dev
-	$(BIN)/python benchmarks/bench_lade.py
-	$(BIN)/python benchmarks/bench_feeding.py
+	for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,86 @@
+"""The mean probability of each class over a uniform test set: the paper's Figure 2."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from tailshift.report.figures import average_probability, class_order
+from tailshift.report.plots.canvas import (
+    as_text,
+    draw_level,
+    label_classes,
+    line_look,
+    method_looks,
+    name_axes,
+    new_panels,
+    print_style,
+    room_for,
+)
+from tailshift.report.plots.series import series_of
+from tailshift.report.run import ReportRun
+
+
+@dataclass(frozen=True, eq=False)
+class ProbabilityCurve:
+    """One line of the figure."""
+
+    name: str
+    method: str
+    is_compensated: bool
+    mean: Tensor
+    """Mean probability of each class, the most frequent in training first, (C,)."""
+
+    def ends(self, share: float = 0.1) -> tuple[float, float]:
+        """Return the mean over the first and over the last tenth of the classes."""
+        size = max(1, round(share * len(self.mean)))
+        return self.mean[:size].mean().item(), self.mean[-size:].mean().item()
+
+
+def probability_curves(runs: Sequence[ReportRun]) -> list[ProbabilityCurve]:
+    r"""Return :math:`E_{p_u}[p(c|x)]` of each class, raw and compensated to uniform.
+
+    It is 1/C for every class if the probabilities are those of the uniform target.
+
+    Args:
+        runs: Runs on the same classes; the mean is over seeds too.
+    """
+    curves = []
+    for series in series_of(runs, "uniform"):
+        means = [
+            average_probability(p, compensated=series.is_compensated)
+            for p in series.predictions
+        ]
+        mean = torch.stack(means).mean(0)[class_order(series.predictions[0])]
+        curves.append(
+            ProbabilityCurve(series.name, series.method, series.is_compensated, mean)
+        )
+    return curves
+
+
+@print_style()
+def average_probability_plot(runs: Sequence[ReportRun]) -> Figure:
+    """Return a panel for each method: raw dashed, compensated solid, 1/C dotted."""
+    curves = probability_curves(runs)
+    methods = list(dict.fromkeys(curve.method for curve in curves))
+    looks = method_looks(methods)
+    first = runs[0].predictions
+    names = [first.class_names[c] for c in class_order(first).tolist()]
+    figure, panels = new_panels(len(methods), height=1.7 + room_for(names))
+    for method, axes in zip(methods, panels, strict=True):
+        for curve in curves:
+            if curve.method == method:
+                axes.plot(
+                    100 * curve.mean.numpy(),
+                    label=as_text(curve.name),
+                    color=looks[method]["color"],
+                    **line_look(curve.is_compensated),
+                )
+        draw_level(axes, 100 / first.num_classes, "1/C")
+        label_classes(axes, names)
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper right")
+    name_axes(figure, y="average probability in %")
+    return figure

@@ -1,0 +1,102 @@
+"""All figures of some runs, written into a folder."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from matplotlib.figure import Figure
+
+from tailshift.evaluation.records import Record, evaluate
+from tailshift.evaluation.summary import Summary, summarise
+from tailshift.registry import did_you_mean
+from tailshift.report.page import check_runs, report_targets
+from tailshift.report.plots.accuracy_change import (
+    accuracy_change_plot,
+    accuracy_changes,
+)
+from tailshift.report.plots.average_probability import average_probability_plot
+from tailshift.report.plots.class_counts import class_counts_plot
+from tailshift.report.plots.class_logits import class_logits_plot
+from tailshift.report.plots.files import figure_paths, save_figure
+from tailshift.report.plots.reliability import reliability_plot
+from tailshift.report.plots.target_shift import target_shift_plot
+from tailshift.report.run import ReportRun
+from tailshift.report.tables import target_label
+
+Runs: TypeAlias = Sequence[ReportRun]
+
+FIGURES: dict[str, Callable[[Runs, str], Figure]] = {
+    "class_counts": lambda runs, target: class_counts_plot(runs[0].predictions),
+    "average_probability": lambda runs, target: average_probability_plot(runs),
+    "class_logits": lambda runs, target: class_logits_plot(runs),
+    "reliability": reliability_plot,
+    "target_shift": lambda runs, target: target_shift_plot(summarise_shifts(runs)),
+    "accuracy_change": accuracy_change_plot,
+}
+"""Each figure by the name of its files."""
+
+
+def write_figures(
+    runs: Runs,
+    folder: str | Path,
+    *,
+    figures: Sequence[str] = tuple(FIGURES),
+    target: str = "uniform",
+    overwrite: bool = False,
+    announce: Callable[[str], None] = lambda text: None,
+) -> list[Path]:
+    """Write figures as SVG and PNG; return their paths.
+
+    Args:
+        runs: Runs on the same classes; those that differ only in the seed are averaged.
+        folder: Made where it is missing.
+        figures: Keys of ``FIGURES``.
+        target: What ``reliability`` and ``accuracy_change`` compensate to.
+        overwrite: Replace files that exist; otherwise nothing is written if one does.
+        announce: Told which figure the runs do not have the numbers for.
+    """
+    check_runs(runs)
+    if Path(folder).is_file():
+        raise NotADirectoryError(f"{folder} is a file, but must be a folder.")
+    chosen = {}
+    for name in dict.fromkeys(map(check_figure, figures)):
+        reason = _lacking(name, runs, target)
+        if reason:
+            announce(f"{name} is left out: {reason}")
+        else:
+            chosen[name] = figure_paths(Path(folder), name)
+    for path in (path for paths in chosen.values() for path in paths):
+        if path.exists() and not overwrite:
+            raise FileExistsError(
+                f"{path} exists. Replace it (--force) or name another folder."
+            )
+    for name, paths in chosen.items():
+        save_figure(FIGURES[name](runs, target), paths, overwrite=overwrite)
+    return [path for paths in chosen.values() for path in paths]
+
+
+def check_figure(name: str) -> str:
+    """Return a figure's name; an unknown one is refused with the nearest."""
+    if name not in FIGURES:
+        hint = did_you_mean(name, list(FIGURES)) or ";"
+        raise ValueError(f"unknown figure {name!r}{hint} Known: {', '.join(FIGURES)}")
+    return name
+
+
+def _lacking(name: str, runs: Runs, target: str) -> str:
+    """Return why a figure cannot be drawn, or nothing."""
+    has_counts = runs[0].predictions.source_counts is not None
+    if name in ("class_counts", "target_shift") and not has_counts:
+        return "the runs do not say how many training images each class has."
+    if name == "accuracy_change" and not accuracy_changes(runs, target):
+        return f"compensation to {target_label(target)} changes no answer of the runs."
+    return ""
+
+
+def summarise_shifts(runs: Runs) -> list[Summary]:
+    """Return accuracies on the paper's eleven targets, as its tables have them."""
+    targets = report_targets(runs)
+    records: dict[str, list[list[Record]]] = {}
+    for run in runs:
+        records.setdefault(run.method, []).append(evaluate(run.predictions, targets))
+    return summarise(records)
