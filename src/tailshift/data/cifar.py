@@ -67,15 +67,14 @@ class CIFARLT(Dataset):
         folder = find_folder(self.layout, root)
         images, labels = read_split(folder, self.layout.train_files, self.layout)
         kept = self._kept(images, labels, folder)
-        train = MemorySplit(
-            images[kept], labels[kept], MEAN, STD, Augmentation(padding=4, flip=True)
-        )
+        augmentation = Augmentation(padding=4, flip=True)
+        train = MemorySplit(images[kept], labels[kept], MEAN, STD, augmentation)
         test = read_split(folder, self.layout.test_files, self.layout)
         return LongTailedData(
             name=self.name,
             train=train,
             val=None,
-            test=MemorySplit(*test, MEAN, STD),
+            test=MemorySplit(*test, MEAN, STD, augmentation),
             class_names=read_names(folder, self.layout),
             fingerprint=train.fingerprint(),
         )

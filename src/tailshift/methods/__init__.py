@@ -14,8 +14,10 @@ from tailshift.methods.logit_adjustment import LogitAdjustment
 from tailshift.methods.lws import LWS
 from tailshift.methods.method import METHODS, Method
 from tailshift.methods.ncm import NCM
+from tailshift.methods.oltr import OLTR
 from tailshift.methods.resampled_softmax import ResampledSoftmax
 from tailshift.methods.reweighted_softmax import ReweightedSoftmax
+from tailshift.methods.sade import SADE
 from tailshift.methods.softmax import Softmax
 from tailshift.methods.stage import Stage
 from tailshift.methods.tau_norm import TauNorm
@@ -25,6 +27,7 @@ METHODS.add("focal", Focal)
 METHODS.add("cb_focal", ClassBalancedFocal)
 METHODS.add("ldam", LDAM)
 METHODS.add("ldam_drw", LDAMDRW)
+METHODS.add("oltr", OLTR)
 METHODS.add("crt", CRT)
 METHODS.add("tau_norm", TauNorm)
 METHODS.add("lws", LWS)
@@ -36,6 +39,7 @@ METHODS.add("logit_adjustment", LogitAdjustment)
 METHODS.add("lade", LADE)
 METHODS.add("reweighted_softmax", ReweightedSoftmax)
 METHODS.add("resampled_softmax", ResampledSoftmax)
+METHODS.add("sade", SADE)
 
 __all__ = [
     "BBN",
@@ -46,6 +50,8 @@ __all__ = [
     "LWS",
     "METHODS",
     "NCM",
+    "OLTR",
+    "SADE",
     "BalancedSoftmax",
     "CausalNorm",
     "ClassBalancedFocal",

@@ -30,5 +30,7 @@ class Stage:
     """How long; 0 where the head is found and not trained."""
     lr: float | None = None
     """The highest learning rate."""
+    backbone_lr: float | None = None
+    """That of the backbone, where it has its own."""
     schedule: str | None = None
     """A name of `tailshift.training.schedules`."""

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from tailshift.models.backbone import MODELS, Backbone
+from tailshift.models.empty_batch import of_any_batch
 from tailshift.models.heads import Head, build_head
 from tailshift.models.timm_backbone import (
     PREFIX,
@@ -38,8 +39,15 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits, shape (N, C), of `images`, shape (N, c, H, W)."""
-        logits: Tensor = self.head(self.backbone(images))
+        """Return the logits, shape (N, C), of `images`, shape (N, c, H, W).
+
+        In training N may be 0, as it is on one of several processes at times.
+        """
+        if self.training:
+            features = of_any_batch(self.backbone, images)
+        else:
+            features = self.backbone(images)
+        logits: Tensor = self.head(features)
         return logits
 
 

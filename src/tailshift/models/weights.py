@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from tailshift.models.backbone import Backbone
 from tailshift.models.timm_backbone import TimmBackbone
+from tailshift.tensor_file import read_tensors
 
 
 def load_backbone_weights(backbone: Backbone, path: Path) -> None:
@@ -19,10 +18,7 @@ def load_backbone_weights(backbone: Backbone, path: Path) -> None:
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no weights file {path}.")
-    try:
-        tensors = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}).") from None
+    tensors = read_tensors(path).tensors
     own = _of_backbone(tensors, isinstance(backbone, TimmBackbone))
     for name, wanted in backbone.state_dict().items():
         if name not in own:

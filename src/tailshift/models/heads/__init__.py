@@ -6,8 +6,10 @@ from tailshift.models.heads.bilateral import BilateralHead
 from tailshift.models.heads.causal import CausalHead
 from tailshift.models.heads.class_means import ClassMeanHead, class_means
 from tailshift.models.heads.cosine import CosineHead
+from tailshift.models.heads.experts import ExpertHead, ExpertOutput
 from tailshift.models.heads.head import Head, HeadBuilder, StageFeatures
 from tailshift.models.heads.linear import LinearHead
+from tailshift.models.heads.memory import MemoryHead, MemoryOutput
 from tailshift.models.heads.normed_linear import NormedLinearHead
 from tailshift.models.heads.scaled_linear import ScaledLinearHead
 from tailshift.registry import Registry
@@ -18,10 +20,14 @@ __all__ = [
     "CausalHead",
     "ClassMeanHead",
     "CosineHead",
+    "ExpertHead",
+    "ExpertOutput",
     "Head",
     "HeadBuilder",
     "HeadInfo",
     "LinearHead",
+    "MemoryHead",
+    "MemoryOutput",
     "NormedLinearHead",
     "ScaledLinearHead",
     "StageFeatures",
@@ -65,6 +71,11 @@ HEADS.add(
 HEADS.add(
     "bilateral", HeadInfo(BilateralHead, "One affine map over two mixed branches.")
 )
+HEADS.add(
+    "memory",
+    HeadInfo(MemoryHead, "The cosine of features completed from class centroids."),
+)
+HEADS.add("experts", HeadInfo(ExpertHead, "Three cosine heads, weighted by shares."))
 
 
 def build_head(name: str, *, feature_dim: int, num_classes: int) -> Head:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tailshift.losses.processes import Processes
 from tailshift.models.heads.head import Head
 
 
@@ -67,6 +68,8 @@ class CausalHead(Head):
         self.weight = nn.Parameter(torch.empty(num_classes, feature_dim))
         nn.init.kaiming_uniform_(self.weight, a=5**0.5)  # as a linear layer's
         self.register_buffer("mean_feature", torch.zeros(feature_dim))
+        self._processes: Processes | None = None
+        self._waiting: list[Tensor] = []
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits, shape (N, C), of `features`, shape (N, d)."""
@@ -85,10 +88,33 @@ class CausalHead(Head):
         )
 
     def _pieces(self, x: Tensor) -> Tensor:
-        return x.reshape(*x.shape[:-1], self.num_heads, -1)
+        size = self.feature_dim // self.num_heads
+        return x.reshape(*x.shape[:-1], self.num_heads, size)
+
+    def gather_batches(self, processes: Processes) -> None:
+        """Let the average wait for :meth:`end_batch` from here on.
+
+        For a batch that several processes share, or that is read in several pieces.
+        """
+        self._processes = processes
+
+    @torch.no_grad()
+    def end_batch(self) -> None:
+        """Move the average by the mean of what all processes have read since then."""
+        assert self._processes is not None
+        total = self._processes.sum(torch.stack(self._waiting).sum(0))  # (d + 1,)
+        self._waiting.clear()
+        self._move(total[:-1] / total[-1])
 
     @torch.no_grad()
     def _follow(self, features: Tensor) -> None:
+        if self._processes is None:
+            self._move(features.mean(0))
+            return
+        num_samples = self.mean_feature.new_tensor([float(len(features))])
+        sums = features.to(self.mean_feature).sum(0)
+        self._waiting.append(torch.cat([sums, num_samples]))
+
+    def _move(self, mean: Tensor) -> None:
         """Move the average; only its direction counts, so it may start at 0."""
-        mean = features.mean(0).to(self.mean_feature)
-        self.mean_feature.mul_(self.decay).add_(mean)
+        self.mean_feature.mul_(self.decay).add_(mean.to(self.mean_feature))

@@ -42,7 +42,7 @@ class NormedLinearHead(Head):
         self.is_chosen = tau is None
         start = 1.0 if tau is None else tau
         self.register_buffer("weight", torch.zeros(num_classes, feature_dim))
-        self.register_buffer("tau", torch.tensor(start, dtype=torch.float64))
+        self.register_buffer("tau", torch.tensor(start))
 
     def begin(self, previous: Head, features: StageFeatures) -> None:
         """Take the linear head's weights over, and choose τ where it is free."""
