@@ -105,7 +105,7 @@ def _write_benchmark(
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_benchmark() -> Callable[..., Path]:
     """Write lists and JPEGs in the layout of a large benchmark, cut down."""
     return _write_benchmark

@@ -1,5 +1,6 @@
 """The recipes of the large benchmarks, end to end on tiny JPEGs in their layouts."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import tailshift as ts
 from tailshift.data import DATASETS
 from tailshift.data.benchmarks import ListBenchmark
+from tailshift.recipes import recipe_names
 
 Command = Callable[..., Any]
 WriteBenchmark = Callable[..., Path]
@@ -79,6 +81,34 @@ def test_recipe__trains_and_is_evaluated(
     result = tailshift("evaluate", "run")
     assert (result.code, result.err) == (0, "")
     assert "backward 50" in result.out
+
+
+LARGE = [name for name in recipe_names() if name.startswith(tuple(RECIPES))]
+
+
+@pytest.mark.parametrize("recipe", LARGE)
+def test_recipe__makes_a_step(
+    recipe: str, tmp_path_factory: pytest.TempPathFactory, tiny_trees: dict[str, Path]
+) -> None:
+    """Every recipe of a large benchmark, its method's second stage made short."""
+    config = ts.load_recipe(recipe, (*CUT_DOWN, "train.batch_size=29"))
+    if hasattr(config.method, "epochs"):
+        short = dataclasses.replace(config.method, epochs=1)
+        config = config.model_copy(update={"method": short})
+    output = tmp_path_factory.mktemp("steps") / "run"
+    run = ts.train(config, output=output, data_root=tiny_trees[config.data_name])
+    assert run.is_finished
+    assert all(0 < record["loss"] < 1000 for record in run.metrics)
+    assert len(ts.evaluate(run.predictions("test"), ["backward:2"])) == 2
+
+
+@pytest.fixture(scope="module")
+def tiny_trees(
+    tmp_path_factory: pytest.TempPathFactory, write_benchmark: WriteBenchmark
+) -> dict[str, Path]:
+    """Return, for each benchmark, a folder of lists and images; read only."""
+    root = tmp_path_factory.mktemp("trees")
+    return {name: write_benchmark(root / name, name, counts=COUNTS) for name in RECIPES}
 
 
 def test_places__head_learns_faster_than_the_backbone() -> None:

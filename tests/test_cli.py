@@ -59,9 +59,21 @@ def test_list__plain_when_not_a_terminal(tailshift: Command) -> None:
         assert all(row[1].endswith(".") for row in rows)
 
 
-def test_list_methods__gives_name_sentence_and_citation(tailshift: Command) -> None:
-    lade = METHODS.get("lade")
-    assert f"lade\t{lade.sentence}\thong2021\n" in tailshift("list", "methods").out
+def test_list_methods__says_what_each_is(tailshift: Command) -> None:
+    """Name, sentence, paper, carried prior, stages and cost relative to Softmax."""
+    rows = [line.split("\t") for line in tailshift("list", "methods").out.splitlines()]
+    of = {name: rest for name, *rest in rows}
+    lade, crt = METHODS.get("lade"), METHODS.get("crt")
+    assert of["lade"] == [
+        lade.sentence,
+        "hong2021",
+        "carries: uniform",
+        "trains: whole network",
+        "costs: 1.0 × Softmax",
+    ]
+    assert of["crt"][:2] == [crt.sentence, "kang2020"]
+    assert of["crt"][3] == "trains: whole network → classifier"
+    assert of["bbn"][4] == "costs: 2.0 × Softmax"
 
 
 def test_list__unknown_kind(tailshift: Command) -> None:
@@ -91,7 +103,8 @@ def test_train__evaluate__report(tailshift: Command, tmp_path: Path) -> None:
     assert "backward 10" in result.out
     assert "forward" not in result.out
     header, *rows = Path("t.csv").read_text().splitlines()
-    assert header == ",".join(CSV_COLUMNS)
+    assert header.startswith(",".join(CSV_COLUMNS) + ",raw_ece_mean,")
+    assert header.endswith(",compensated_nll_mean,compensated_nll_sd")
     assert [row.split(",")[:2] for row in rows] == [
         ["LADE", "backward:10"],
         ["Softmax", "backward:10"],
@@ -101,6 +114,49 @@ def test_train__evaluate__report(tailshift: Command, tmp_path: Path) -> None:
     assert result == (0, "out/report.html\n", "")
     assert "&lt;My&gt; title" in Path("out/report.html").read_text(encoding="utf-8")
     assert len(Path("out/table.csv").read_text().splitlines()) == 1 + 2 * 11
+
+
+def test_evaluate__metrics_targets_and_ways(
+    tailshift: Command, digits_run: ts.Run
+) -> None:
+    run = digits_run.directory
+    result = tailshift(
+        *("evaluate", run, "--target", "dirichlet:1:seed3", "--target", "tweak:2:0.5"),
+        *("--metric", "nll", "--metric", "few", "--sampling", "reweighted"),
+        *("--csv", "t.csv", "--markdown", "t.md", "--latex", "t.tex"),
+    )
+    assert (result.code, result.err) == (0, "")
+    assert "NLL (less is better)" in result.out
+    assert "dirichlet 1 seed3" in result.out
+    targets = ["dirichlet:1:seed3", "tweak:2:0.5"]
+    records = ts.evaluate(
+        digits_run.predictions("test"), targets, sampling="reweighted"
+    )
+    for record in records[1::2]:  # LADE's row is its compensated result
+        assert f"{record.nll:.2f}" in result.out
+        assert f"{record.nll:.2f}" in Path("t.md").read_text(encoding="utf-8")
+        assert f"{record.nll:.2f}" in Path("t.tex").read_text(encoding="utf-8")
+        assert f"{record.ece:.6f}" in Path("t.csv").read_text(encoding="utf-8")
+    assert Path("t.tex").read_text(encoding="utf-8").count("\\toprule") == 2
+
+
+def test_evaluate__random_test_sets(tailshift: Command, digits_run: ts.Run) -> None:
+    result = tailshift(
+        *("evaluate", digits_run.directory, "--target", "backward:10"),
+        *("--sampling", "random", "--repeats", "4"),
+    )
+    [record] = [
+        record
+        for record in ts.evaluate(
+            digits_run.predictions("test"),
+            ["backward:10"],
+            sampling="random",
+            repeats=4,
+        )
+        if record.compensated
+    ]
+    sd = 100 * record.deviation.accuracy
+    assert f"{100 * record.accuracy:.1f} ± {sd:.1f}" in result.out
 
 
 def test_train__seeds_below_an_output_folder(tailshift: Command) -> None:
@@ -133,6 +189,55 @@ def test_demo__prints_table_and_path_last(
         assert (result.code, result.err) == (0, "")
         assert "backward 50" in result.out
         assert result.out.splitlines()[-1] == f"{folder}/report.html"
+
+
+@pytest.mark.parametrize("sentences", [[], ["LADE: [no] better.", "BBN: no better."]])
+def test_demo__all_methods(
+    tailshift: Command,
+    run_copy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sentences: list[str],
+) -> None:
+    """One seed each; then what compensation does not help, if anything."""
+    asked: dict[str, object] = {}
+
+    def short_demo(output: Path, **settings: object) -> tuple[list[Summary], Path]:
+        asked.update(settings)
+        return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
+
+    monkeypatch.setattr("tailshift.cli.training.run_demo", short_demo)
+    monkeypatch.setattr("tailshift.cli.training.why_not_helped", lambda _: sentences)
+    result = tailshift("demo", "--all")
+    assert (result.code, result.err) == (0, "")
+    assert (asked["methods"], asked["seeds"]) == (METHODS.names(), (0,))
+    said = sentences or ["Compensation helps each of them on backward 50."]
+    assert result.out.splitlines()[-1 - len(said) :] == [
+        *said,
+        "runs/demo-1/report.html",
+    ]
+
+
+def test_train__from_a_finished_run(tailshift: Command) -> None:
+    """Also where the path would be a number or a quotation in TOML."""
+    short = ("--set", "train.epochs=1")
+    assert tailshift("train", "digits_lt", *short, "--output", "1.5").code == 0
+    for source in ("1.5", "1.5/weights.safetensors"):
+        folder = f'"{source[-3:]}"'
+        result = tailshift(
+            *("train", "digits_lt", "--method", "ncm", "--from", source),
+            *(*short, "--output", folder),
+        )
+        assert (result.code, result.err) == (0, "")
+        run = ts.load(folder)
+        assert run.config.train.start_from == source
+        assert run.metrics == []  # nothing was left to train
+    result = tailshift("train", "digits_lt", "--from", "1.5", *short)
+    assert result == (
+        2,
+        "",
+        "error: `train.start_from` (--from) is for methods of two stages, but softmax "
+        "has one. Leave it out.\n",
+    )
 
 
 def test_demo__refuses_a_folder_that_exists(tailshift: Command) -> None:
@@ -270,6 +375,11 @@ def test_interrupt__twice(tailshift: Command, monkeypatch: pytest.MonkeyPatch) -
             "`tailshift train` makes one.",
         ),
         (["report", "none", "-o", "out"], "there is no run directory none."),
+        (
+            ["evaluate", "none", "--metric", "acuracy"],
+            "unknown metric 'acuracy'; did you mean 'accuracy'? Known: accuracy, many, "
+            "medium, few, top5, macro_f1, ece, classwise_ece, brier, nll",
+        ),
     ],
 )
 def test_bad_input__one_sentence_and_code_2(

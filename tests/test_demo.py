@@ -1,14 +1,17 @@
 """The demonstration, made short."""
 
 import csv
+import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import tailshift as ts
-from tailshift import demo, recipes
-from tailshift.demo import next_folder, run_demo, summarise_runs
-from tailshift.priors import PAPER_TARGETS
+from tailshift import demo, priors, recipes
+from tailshift.demo import next_folder, run_demo, summarise_runs, why_not_helped
+from tailshift.priors import PAPER_TARGETS, VectorLike
 
 
 @pytest.fixture
@@ -92,3 +95,50 @@ def test_summarise_runs__averages_over_seeds(digits_run: ts.Run) -> None:
     assert (run.method, run.seed, run.name) == ("LADE", 0, str(digits_run.directory))
     [summary] = summarise_runs([run, run], ["uniform"])
     assert (summary.method, summary.num_runs, summary.raw_sd) == ("LADE", 2, 0)
+
+
+def _copied(run: ts.Run, output: Path, trained_prior: VectorLike | None) -> None:
+    """Put a copy of a run into a demonstration, its logits said to carry a prior."""
+    copy = output / "runs" / "copy"
+    shutil.copytree(run.directory, copy)
+    if trained_prior is not None:
+        path = copy / "predictions" / "test.safetensors"
+        prior = priors.from_counts(trained_prior)
+        changed = dataclasses.replace(run.predictions(), trained_prior=prior)
+        changed.save(path, overwrite=True)
+
+
+def test_why_not_helped__says_nothing_where_compensation_helps(
+    tmp_path: Path, digits_run: ts.Run
+) -> None:
+    raw, compensated = ts.evaluate(digits_run.predictions(), ["backward:50"])
+    assert compensated.accuracy > raw.accuracy
+    _copied(digits_run, tmp_path, None)
+    assert why_not_helped(tmp_path) == []
+
+
+def test_why_not_helped__names_what_was_taken_for_granted(
+    tmp_path: Path, digits_run: ts.Run
+) -> None:
+    """Logits said to carry a backward prior are pushed towards frequent classes."""
+    _copied(digits_run, tmp_path, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
+    run = ts.load(tmp_path / "runs" / "copy")
+    raw, compensated = ts.evaluate(run.predictions(), ["backward:50"])
+    assert compensated.accuracy < raw.accuracy
+    [sentence] = why_not_helped(tmp_path)
+    beginning, _, number = sentence.rpartition(" ")
+    assert beginning == (
+        f"LADE with seed 0: on backward 50 compensation gives "
+        f"{100 * compensated.accuracy:.1f} % instead of {100 * raw.accuracy:.1f} % "
+        f"({raw.num_samples} images). It takes the logits to carry a prior (uniform) "
+        "and to be log-probabilities, but on validation images they are so only when "
+        "divided by"
+    )
+    val = run.predictions("val")
+    p_val = priors.from_labels(val.labels, 10).float()
+    likelihood = {
+        t: torch.nn.functional.cross_entropy((val.logits + p_val.log()) / t, val.labels)
+        for t in (torch.arange(1, 400) / 100).tolist()
+    }
+    best = min(likelihood, key=lambda t: float(likelihood[t]))
+    assert float(number.removesuffix(".")) == pytest.approx(best, rel=0.06)

@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, TypeVar
 
+import torch
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -96,21 +97,41 @@ class TrainConfig(_Section):
     sampler: str = "instance"
     """How often each class is served, where the method does not say: see
     `tailshift.data.samplers`."""
+    mixup: NonNegativeFloat = 0.0
+    """α of mixup, whose share is drawn from Beta(α, α) at each step; 0 blends nothing.
+    Like smoothing, it is taken to leave the prior that the logits carry as it is."""
+    label_smoothing: Literal["none", "label_aware"] = "none"
+    """``"label_aware"`` softens the labels of classes with many images the most."""
     start_from: str = ""
     """A finished run, or a file of its weights, that stands for the first stage of a
     method that has several."""
     num_workers: NonNegativeInt | None = None
     """Processes that decode images read from files; by default one for each core."""
     precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
+    accumulate: PositiveInt = 1
+    """Pieces that each process reads its part of a batch in, to need less memory. The
+    gradient is that of the whole batch, but LADE's regulariser and OLTR's hinge are
+    taken of each piece, and batch normalisation sees one at a time."""
+    exact_accumulation: bool = False
+    """With pieces, take any loss of the whole batch, at the price of a second forward
+    pass; for networks that give logits alone."""
+    sync_batch_norm: bool = False
+    """Normalise by the images of all processes; on GPUs."""
     channels_last: bool = True
     """Keep a pixel's channels side by side in memory: convolutions are faster."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: PositiveInt = 1
-    """Processes on each machine."""
+    """Processes on each machine; torchrun and srun say so themselves."""
     num_nodes: PositiveInt = 1
     """Machines."""
     checkpoint_every: PositiveInt = 1
     """Epochs between checkpoints."""
+    checkpoint_minutes: PositiveFloat | None = 15.0
+    """Minutes between checkpoints within an epoch; none where it is left out."""
+    checkpoint_steps: PositiveInt | None = None
+    """Steps between checkpoints within an epoch."""
+    detect_anomaly: bool = False
+    """Name the part of the network or the operation that gives the first NaN; slow."""
     tensorboard: bool = False
     """Write TensorBoard events beside the metrics file."""
 
@@ -203,7 +224,10 @@ class RunConfig(BaseModel):
             faults.append(f"`seed` must be an integer in 0..2**32-1, but is {seed!r}.")
         if faults:
             raise ConfigError(faults)
-        return cls(**sections)
+        config = cls(**sections)
+        if misfits := list(_misfits(config)):
+            raise ConfigError(misfits)
+        return config
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the nested mapping that `from_mapping` takes; ready for JSON."""
@@ -225,6 +249,33 @@ class ConfigError(ValueError):
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
         super().__init__("\n".join(faults))
+
+
+def _misfits(config: RunConfig) -> Iterator[str]:
+    """Yield a sentence for each setting that the method could not heed."""
+    name, train, stages = config.method_name, config.train, config.method.stages()
+    if train.sampler != "instance" and all(stage.samplers for stage in stages):
+        own = dict.fromkeys(s for stage in stages for s in stage.samplers or ())
+        yield (
+            f"`train.sampler` must be left out, since {name} has its own "
+            f"({', '.join(own)}), but is {train.sampler!r}."
+        )
+    if train.exact_accumulation and any(
+        len(stage.samplers or ()) > 1 for stage in stages
+    ):
+        yield (
+            f"`train.exact_accumulation` must be false, since {name} reads the batches "
+            "of several samplers at once, but is true. Its loss is a mean: the "
+            "gradient is exact without."
+        )
+    two_classes = torch.tensor([2, 1])
+    if train.label_smoothing != "none" and not all(
+        hasattr(stage.loss(two_classes), "class_losses") for stage in stages
+    ):
+        yield (
+            f"`train.label_smoothing` must be 'none', since the loss of {name} does "
+            f"not take soft labels, but is {train.label_smoothing!r}."
+        )
 
 
 def _registered_name(registry: Registry[Any], entry: object) -> str:

@@ -3,14 +3,20 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tailshift.evaluation import Record, Summary, evaluate, summarise
+from tailshift import priors
+from tailshift.calibration import TemperatureScaling
+from tailshift.compensation import post_compensate
+from tailshift.evaluation import Record, Sampling, Summary, evaluate, summarise
+from tailshift.predictions import Predictions
 from tailshift.priors import PAPER_TARGETS
 from tailshift.recipes import load_recipe
 from tailshift.report import ReportRun, write_csv, write_report
-from tailshift.training import Run, train
+from tailshift.training import Run, load, train
 
 METHODS = ("softmax", "balanced_softmax", "lade")
 SEEDS = (0, 1, 2)
+HARDEST = "backward:50"
+"""The target that long-tailed training is furthest from."""
 
 
 def run_demo(
@@ -51,6 +57,42 @@ def run_demo(
     return summaries, report
 
 
+def why_not_helped(output: Path) -> list[str]:
+    """Return a sentence for each run that compensation does not help where it matters.
+
+    Args:
+        output: A demonstration's folder.
+    """
+    runs = map(load, sorted((output / "runs").glob("*")))
+    return [sentence for run in runs if (sentence := _why_not_helped(run))]
+
+
+def _why_not_helped(run: Run) -> str:
+    """Return why a run is no better for compensation to the hardest target, if so."""
+    raw, compensated = evaluate(run.predictions(), [HARDEST])
+    if compensated.accuracy > raw.accuracy:
+        return ""
+    method, temperature = run.config.method, _temperature(run.predictions("val"))
+    return (
+        f"{method.title} with seed {run.config.seed}: on {HARDEST.replace(':', ' ')} "
+        f"compensation gives {100 * compensated.accuracy:.1f} % instead of "
+        f"{100 * raw.accuracy:.1f} % ({raw.num_samples} images). It takes the logits "
+        f"to carry a prior ({method.prior}) and to be log-probabilities, but on "
+        f"validation images they are so only when divided by {temperature:.2g}."
+    )
+
+
+def _temperature(predictions: Predictions) -> float:
+    """Return what logits, compensated to their labels' prior, are best divided by."""
+    prior = predictions.trained_prior
+    assert prior is not None
+    present = priors.from_labels(predictions.labels, predictions.num_classes)
+    logits = post_compensate(
+        predictions.logits, trained_prior=prior, target_prior=present
+    )
+    return TemperatureScaling().fit(logits, predictions.labels).temperature_
+
+
 def report_run(run: Run, split: str = "test") -> ReportRun:
     """Return a finished run as reports and tables take it."""
     return ReportRun(
@@ -62,13 +104,28 @@ def report_run(run: Run, split: str = "test") -> ReportRun:
 
 
 def summarise_runs(
-    runs: Sequence[ReportRun], targets: Sequence[str] = PAPER_TARGETS
+    runs: Sequence[ReportRun],
+    targets: Sequence[str] = PAPER_TARGETS,
+    *,
+    metrics: Sequence[str] = ("accuracy",),
+    sampling: Sampling = "first",
+    repeats: int = 10,
 ) -> list[Summary]:
-    """Return mean and spread over the seeds of each method, target by target."""
+    """Return mean and spread over the seeds of each method, target by target.
+
+    Args:
+        runs: Of any methods and seeds.
+        targets: This and those below are as :func:`~tailshift.evaluation.evaluate` has
+            them.
+        metrics: Scores of the records, one list of summaries after the other.
+        sampling: How test sets are drawn.
+        repeats: How many random ones.
+    """
     records: dict[str, list[list[Record]]] = {}
     for run in runs:
-        records.setdefault(run.method, []).append(evaluate(run.predictions, targets))
-    return summarise(records)
+        found = evaluate(run.predictions, targets, sampling=sampling, repeats=repeats)
+        records.setdefault(run.method, []).append(found)
+    return [summary for metric in metrics for summary in summarise(records, metric)]
 
 
 def next_folder(parent: Path) -> Path:

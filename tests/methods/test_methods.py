@@ -1,4 +1,4 @@
-"""What holds for every registered method."""
+"""What a method states: its description, its loss and the prior it carries."""
 
 import dataclasses
 
@@ -6,8 +6,34 @@ import pytest
 import torch
 
 from tailshift import priors
-from tailshift.losses import LADELoss, balanced_softmax_loss, lade_loss
-from tailshift.methods import LADE, METHODS, BalancedSoftmax, Method, Softmax
+from tailshift.losses import (
+    LADELoss,
+    balanced_softmax_loss,
+    class_balanced_weights,
+    cross_entropy_loss,
+    lade_loss,
+    logit_adjusted_loss,
+)
+from tailshift.methods import (
+    BBN,
+    CRT,
+    LADE,
+    LDAM,
+    LDAMDRW,
+    LWS,
+    METHODS,
+    NCM,
+    BalancedSoftmax,
+    CausalNorm,
+    ClassBalancedFocal,
+    Focal,
+    LogitAdjustment,
+    Method,
+    ResampledSoftmax,
+    ReweightedSoftmax,
+    Softmax,
+    TauNorm,
+)
 
 COUNTS = torch.tensor([50, 20, 5, 1])
 
@@ -22,7 +48,9 @@ def test_method__is_described(method: Method) -> None:
     assert method.sentence.endswith(".")
     assert "\n" not in method.sentence
     assert method.citation.isalnum()
-    assert method.head
+    assert method.prior
+    assert method.cost >= 1
+    assert all(stage.title for stage in method.stages())
 
 
 def test_method__settings_have_defaults_and_cannot_change(method: Method) -> None:
@@ -33,22 +61,6 @@ def test_method__settings_have_defaults_and_cannot_change(method: Method) -> Non
     for field in dataclasses.fields(method):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(method, field.name, None)
-
-
-@pytest.mark.parametrize("labels", [[0, 1, 2, 3, 0, 0], [3], [1, 1]])
-def test_method__loss_and_gradient_are_finite(
-    method: Method, labels: list[int]
-) -> None:
-    """Also for a batch of one and a batch of one class."""
-    loss = method.build_loss(COUNTS)
-    logits = torch.randn(len(labels), 4, requires_grad=True)
-    value = loss(logits, torch.tensor(labels))
-    assert value.shape == ()
-    value.backward()
-    assert torch.isfinite(value)
-    assert logits.grad is not None
-    assert torch.isfinite(logits.grad).all()
-    assert logits.grad.abs().sum() > 0
 
 
 def test_method__trained_prior_is_a_prior(method: Method) -> None:
@@ -65,12 +77,59 @@ def test_method__permuting_classes_permutes_the_trained_prior(method: Method) ->
     torch.testing.assert_close(method.trained_prior(COUNTS[order]), expected)
 
 
-def test_trained_prior__source_or_uniform() -> None:
-    torch.testing.assert_close(
-        Softmax().trained_prior(COUNTS), priors.from_counts(COUNTS)
-    )
-    for uniform in (BalancedSoftmax(), LADE()):
-        torch.testing.assert_close(uniform.trained_prior(COUNTS), priors.uniform(4))
+@pytest.mark.parametrize(
+    "method", [Softmax(), Focal(), LDAM(), CausalNorm(alpha=0), CRT(), LWS()]
+)
+def test_trained_prior__of_what_was_served(method: Method) -> None:
+    expected = priors.from_counts(COUNTS)
+    torch.testing.assert_close(method.trained_prior(COUNTS), expected)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        BalancedSoftmax(),
+        LADE(),
+        BBN(),
+        CausalNorm(),
+        TauNorm(),
+        NCM(),
+        LogitAdjustment(),
+        ReweightedSoftmax(),
+    ],
+)
+def test_trained_prior__uniform(method: Method) -> None:
+    torch.testing.assert_close(method.trained_prior(COUNTS), priors.uniform(4))
+
+
+def test_trained_prior__of_weights() -> None:
+    """∝ n · w: square roots of the counts, or the class-balanced weights."""
+    square_root = ReweightedSoftmax(weights="square_root").trained_prior(COUNTS)
+    torch.testing.assert_close(square_root, priors.from_counts(COUNTS**0.5))
+    weights = class_balanced_weights(COUNTS, beta=0.9)
+    expected = priors.from_counts(COUNTS * weights)
+    for method in (ClassBalancedFocal(beta=0.9), LDAMDRW(beta=0.9)):
+        torch.testing.assert_close(method.trained_prior(COUNTS), expected)
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.5, 1.0, 2.0])
+def test_logit_adjustment__carries_the_rest_of_the_prior(tau: float) -> None:
+    """∝ p_s^(1−τ): the source prior, its square root, uniform, its inverse."""
+    carried = LogitAdjustment(tau=tau).trained_prior(COUNTS)
+    expected = priors.from_counts(COUNTS.double() ** (1 - tau))
+    torch.testing.assert_close(carried, expected)
+
+
+def test_logit_adjustment__in_the_loss_or_post_hoc() -> None:
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 0, 1, 2, 3, 0])
+    p_s = priors.from_counts(COUNTS)
+    method = LogitAdjustment(tau=0.5)
+    loss = method.build_loss(COUNTS)(logits, labels)
+    torch.testing.assert_close(loss, logit_adjusted_loss(logits, labels, p_s, tau=0.5))
+    post_hoc = LogitAdjustment(tau=0.5, when="post_hoc")
+    loss = post_hoc.build_loss(COUNTS)(logits, labels)
+    assert torch.equal(loss, cross_entropy_loss(logits, labels))
+    torch.testing.assert_close(post_hoc.trained_prior(COUNTS), p_s)
 
 
 def test_balanced_softmax__takes_the_source_prior() -> None:
@@ -107,6 +166,42 @@ def test_lade__alpha_0_is_balanced_softmax() -> None:
     logits, labels = torch.randn(6, 4), torch.tensor([0, 0, 1, 2, 3, 0])
     lade = LADE(alpha=0).build_loss(COUNTS)(logits, labels)
     assert torch.equal(lade, BalancedSoftmax().build_loss(COUNTS)(logits, labels))
+
+
+def test_ldam_drw__weights_come_late() -> None:
+    """LDAM until 4/5 of the epochs are done, then weighted, and so to the end."""
+    cosines, labels = 2 * torch.rand(6, 4) - 1, torch.tensor([0, 0, 1, 2, 3, 0])
+    logits = 30 * cosines
+    method = LDAMDRW()
+    loss, plain = method.build_loss(COUNTS), LDAM().build_loss(COUNTS)
+    for epoch in range(160):
+        loss.begin_epoch(epoch, 200)
+    assert torch.equal(loss(logits, labels), plain(logits, labels))
+    loss.begin_epoch(160, 200)
+    plain.set_class_weights(method.class_weights(COUNTS))
+    torch.testing.assert_close(loss(logits, labels), plain(logits, labels))
+    late = method.build_loss(COUNTS)
+    late.begin_epoch(199, 200)  # as a resumed run begins
+    assert torch.equal(late(logits, labels), loss(logits, labels))
+
+
+def test_class_weights__have_mean_1_over_the_samples() -> None:
+    p_s = priors.from_counts(COUNTS)
+    for method in (ReweightedSoftmax(), LDAMDRW()):
+        assert (p_s * method.class_weights(COUNTS)).sum().item() == pytest.approx(1)
+
+
+def test_cb_focal__sigmoids_begin_improbable() -> None:
+    """The bias is −log(C − 1), so that each class starts near 1/C."""
+    head = ClassBalancedFocal(form="sigmoid").build_head(5, 4)
+    assert head.state_dict()["bias"].tolist() == pytest.approx([-1.0986123] * 4)
+    head = ClassBalancedFocal().build_head(5, 4)
+    assert head.state_dict()["bias"].unique().numel() == 4
+
+
+def test_resampled_softmax__names_its_sampler() -> None:
+    [stage] = ResampledSoftmax(sampler="square_root").stages()
+    assert stage.samplers == ("square_root",)
 
 
 def test_method__base_states_nothing() -> None:

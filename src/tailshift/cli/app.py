@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 
 from tailshift.files import atomic_write
+from tailshift.training.interrupt import Preempted
+from tailshift.training.run import resume_command
 
 app = typer.Typer(
     help="Train once on long-tailed data, serve any label distribution.",
@@ -40,7 +42,11 @@ Runs = Annotated[list[Path], typer.Argument(help="Run directories.", metavar="RU
 
 
 def main() -> None:
-    """Run the command; a user's error is one sentence and exit code 2."""
+    """Run the command; a user's error is one sentence and exit code 2.
+
+    Exit code 130 follows Ctrl-C; 75 follows SIGTERM in training, and says that the same
+    command with --resume goes on.
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know an α
@@ -54,6 +60,11 @@ def main() -> None:
         for line in str(error).splitlines():  # a faulty recipe has a line for each
             print(f"error: {line}", file=sys.stderr)
         raise SystemExit(2) from None
+    except Preempted as preempted:
+        if preempted.directory is not None:
+            command = resume_command(preempted.directory)
+            print(f"pre-empted and saved; go on with {command}", file=sys.stderr)
+        raise
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

@@ -1,5 +1,6 @@
 """Commands that tell what there is: list."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ from tailshift.methods import METHODS
 from tailshift.models import MODELS
 from tailshift.registry import Registry
 from tailshift.training.data_shape import known_shape
+from tailshift.training.train import stage_epochs
 
 
 class Listed(StrEnum):
@@ -41,9 +43,13 @@ def list_command(kind: Annotated[Listed, typer.Argument(help="What to list.")]) 
     table = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1))
     table.add_column(no_wrap=True)
     for name, sentence, *more in rows:  # narrow terminals have room for two columns
-        below = [Text(f"  {part}", style="dim") for part in more]
-        table.add_row(Text("\n").join([Text(name), *below]), Text(sentence))
+        table.add_row(_above(name, more[:1], "  "), _above(sentence, more[1:], ""))
     console.print(table)
+
+
+def _above(first: str, more: Sequence[str], indent: str) -> Text:
+    below = [Text(f"{indent}{part}", style="dim") for part in more]
+    return Text("\n").join([Text(first), *below])
 
 
 def _sentences(registry: Registry[Any]) -> list[tuple[str, ...]]:
@@ -51,8 +57,19 @@ def _sentences(registry: Registry[Any]) -> list[tuple[str, ...]]:
 
 
 def _method_rows() -> list[tuple[str, ...]]:
-    methods = ((name, METHODS.get(name)) for name in METHODS)
-    return [(name, method.sentence, method.citation) for name, method in methods]
+    """Return name, sentence, citation, carried prior, stages and cost of each."""
+    methods = ((name, METHODS.get(name)()) for name in METHODS)
+    return [
+        (
+            name,
+            method.sentence,
+            method.citation,
+            f"carries: {method.prior}",
+            f"trains: {' → '.join(stage.title for stage in method.stages())}",
+            f"costs: {method.cost:.1f} × Softmax",
+        )
+        for name, method in methods
+    ]
 
 
 def _recipe_rows() -> list[tuple[str, ...]]:
@@ -66,5 +83,6 @@ def _cost(recipe: str) -> str:
     """Return how many epochs of how many images, where that is known, are trained."""
     config = recipes.load_recipe(recipe)
     shape = known_shape(config.data)
-    epochs = f"{config.train.epochs} epochs"
+    stages = config.method.stages()
+    epochs = f"{sum(stage_epochs(config, stage) for stage in stages)} epochs"
     return epochs if shape is None else f"{epochs} × {shape.num_samples:,} images"

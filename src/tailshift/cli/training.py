@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,12 +10,22 @@ from tailshift import recipes
 from tailshift.cli.app import DataRoot, Force, Settings, announce, app, console
 from tailshift.config import RunConfig
 from tailshift.data.option import parse_data_option
-from tailshift.demo import next_folder, report_run, run_demo, summarise_runs
+from tailshift.demo import (
+    next_folder,
+    report_run,
+    run_demo,
+    summarise_runs,
+    why_not_helped,
+)
+from tailshift.methods import METHODS
 from tailshift.report import summary_table
 from tailshift.training import Run, train
 from tailshift.training.directory import check_directory, default_directory
+from tailshift.training.distributed import is_first_process
+from tailshift.training.interrupt import exit_on_termination
 from tailshift.training.run import read_config, resume_command
 
+ALL_HELPED = "Compensation helps each of them on backward 50."
 OWN_IMAGES = "own_images"
 """The recipe for --data without another."""
 
@@ -25,11 +35,19 @@ def demo(
     output: Annotated[
         Path | None, typer.Option(help="A new folder; by default runs/demo-N.")
     ] = None,
+    all_methods: Annotated[
+        bool, typer.Option("--all", help="Every method, with one seed; minutes.")
+    ] = False,
 ) -> None:
     """Train three methods on long-tailed digits and report on eleven targets."""
     folder = output or next_folder(Path("runs"))
-    summaries, report = run_demo(folder, announce=announce)
+    chosen: dict[str, Any] = {"methods": METHODS.names(), "seeds": (0,)}
+    settings = chosen if all_methods else {}
+    summaries, report = run_demo(folder, announce=announce, **settings)
     console.print(summary_table(summaries))
+    if all_methods:
+        for sentence in why_not_helped(folder) or [ALL_HELPED]:
+            announce(sentence)
     print(report)
 
 
@@ -48,6 +66,14 @@ def train_command(
     method: Annotated[
         str | None, typer.Option(help="Another method than the recipe's.")
     ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|WEIGHTS",
+            help="What stands for the first stage of a method of two: a finished run.",
+        ),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="One run for each: 0,1,2.")] = None,
     settings: Settings = None,
     output: Annotated[
@@ -59,19 +85,31 @@ def train_command(
         bool, typer.Option("--resume", help="Go on from the last checkpoint.")
     ] = False,
     force: Force = False,
+    detect_anomaly: Annotated[
+        bool, typer.Option("--detect-anomaly", help="Name where a NaN comes up; slow.")
+    ] = False,
 ) -> None:
     """Train a recipe, one run for each seed."""
-    settings = [*_data_settings(data), *(settings or [])]
+    settings = [*_data_settings(data), *_start_settings(start), *(settings or [])]
     if data is not None and recipe is None:
         recipe = OWN_IMAGES
     planned = _planned_runs(recipe, method, seeds, settings, output, resume)
+    if detect_anomaly:
+        planned = [(_detecting(config), folder) for config, folder in planned]
     for config, folder in planned:  # all of them, before hours go into the first
         check_directory(folder, config, resume=resume, force=force)
     for config, folder in planned:
-        run = train(
-            config, output=folder, data_root=data_root, resume=resume, force=force
-        )
+        with exit_on_termination():
+            run = train(
+                config, output=folder, data_root=data_root, resume=resume, force=force
+            )
         _report_training(run)
+
+
+def _detecting(config: RunConfig) -> RunConfig:
+    """Return a configuration under which the first NaN is named."""
+    train = config.train.model_copy(update={"detect_anomaly": True})
+    return config.model_copy(update={"train": train})
 
 
 def _data_settings(data: str | None) -> list[str]:
@@ -80,6 +118,11 @@ def _data_settings(data: str | None) -> list[str]:
         return []
     option = parse_data_option(data)
     return [f"data.{key}={_toml_string(value)}" for key, value in option.items()]
+
+
+def _start_settings(start: str | None) -> list[str]:
+    """Return the settings that --from stands for."""
+    return [] if start is None else [f"train.start_from={_toml_string(start)}"]
 
 
 def _toml_string(text: str) -> str:
@@ -142,14 +185,18 @@ def parse_seeds(seeds: str) -> list[int]:
 
 
 def _report_training(run: Run) -> None:
-    if not run.is_finished:
+    is_told = is_first_process()
+    if is_told and not run.is_finished:
         console.print(
             f"interrupted after {run.facts['epochs_done']} whole epochs; go on with "
             f"{resume_command(run.directory)}",
             soft_wrap=True,
             markup=False,
         )
+    if not run.is_finished:
         raise SystemExit(130)
+    if not is_told:
+        return
     [uniform] = summarise_runs([report_run(run)], ["uniform"])
     console.print(
         f"{run.config.method.title}: {100 * uniform.raw_mean:.1f} % raw, "
