@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tailshift.files import atomic_write
+from tailshift.files import atomic_write, remove_leftovers
 
 
 def test_atomic_write__makes_the_file_and_its_folders(tmp_path: Path) -> None:
@@ -67,3 +67,37 @@ def test_atomic_write__refuses_where_asked(tmp_path: Path) -> None:
         pytest.fail("the block must not run")
     assert str(error.value) == f"{path} exists. Name another file, or overwrite it."
     assert path.read_text() == "old"
+
+
+def test_atomic_write__keeps_what_it_replaces(tmp_path: Path) -> None:
+    path, before = tmp_path / "notes.txt", tmp_path / "before.txt"
+    for text in ("first", "second", "third"):
+        with atomic_write(path, keep=before) as temporary:
+            temporary.write_text(text)
+    assert (before.read_text(), path.read_text()) == ("second", "third")
+    assert sorted(tmp_path.iterdir()) == [before, path]
+
+
+def test_atomic_write__refuses_what_came_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+
+    def write() -> None:
+        with atomic_write(path, overwrite=False) as temporary:
+            temporary.write_text("mine")
+            path.write_text("another's")
+
+    with pytest.raises(FileExistsError):
+        write()
+    assert path.read_text() == "another's"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_remove_leftovers__takes_only_temporary_files(tmp_path: Path) -> None:
+    kept = [tmp_path / name for name in (".hidden", ".a.tmp", "b.tmp", ".tmp_folder")]
+    left = [tmp_path / f".a.json.{'0f' * 16}.tmp", tmp_path / "in" / ".tmpAb3dEf"]
+    (tmp_path / "in").mkdir()
+    for path in (*kept, *left):
+        path.touch()
+    remove_leftovers(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([*kept, tmp_path / "in"])
+    assert list((tmp_path / "in").iterdir()) == []

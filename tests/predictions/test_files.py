@@ -64,7 +64,7 @@ def test_save__file_is_plain_safetensors(tmp_path):
     with safe_open(tmp_path / "test.safetensors", framework="pt") as file:
         keys, metadata = set(file.keys()), file.metadata()
     assert keys == {"logits", "labels", "source_counts", "trained_prior"}
-    assert metadata["tailshift_predictions"] == "1"
+    assert metadata["tailshift_predictions"] == "2"
     assert json.loads(metadata["class_names"]) == list(NAMES)
 
 
@@ -108,7 +108,7 @@ def test_save__failing_half_way_leaves_the_old_file(tmp_path, monkeypatch):
         Path(filename).write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("tailshift.predictions.files.save_file", full_disk)
+    monkeypatch.setattr("tailshift.tensor_file.save_file", full_disk)
     with pytest.raises(OSError, match="No space left on device"):
         _predictions().half().save(path, overwrite=True)
     assert path.read_bytes() == before
@@ -203,8 +203,18 @@ def test_load__damaged_safetensors(tmp_path, damage):
         ),
         (
             {"logits": LOGITS, "labels": LABELS},
+            {"tailshift_predictions": "3"},
+            "PATH is of format version '3', but this tailshift reads version 2.",
+        ),
+        (
+            {"logits": LOGITS, "labels": LABELS},
             {"tailshift_predictions": "2"},
-            "PATH is of format version 2, but this tailshift reads version 1.",
+            "PATH was changed: its checksum is gone.",
+        ),
+        (
+            {"logits": LOGITS, "labels": LABELS},
+            {"checksum": "00000000"},
+            "PATH is no safetensors file or was changed.",
         ),
         (
             {"logits": LOGITS, "labels": LABELS + 1},

@@ -10,7 +10,16 @@ from torch import nn
 from torch.optim import SGD
 
 from tailshift.losses import LADELoss
-from tailshift.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from tailshift.tensor_file import NOTES, write_tensors
+from tailshift.training.checkpoint import (
+    CheckpointWarning,
+    Position,
+    load_checkpoint,
+    mend_checkpoint,
+    path_before,
+    read_position,
+    save_checkpoint,
+)
 
 
 class _State(NamedTuple):
@@ -137,8 +146,12 @@ def test_load_checkpoint__flipped_weight(saved: Path) -> None:
 def test_load_checkpoint__other_safetensors_file(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     save_file({"weight": torch.zeros(3)}, path)
-    with pytest.raises(ValueError, match="checksum"):
+    with pytest.raises(ValueError, match="checksum") as error:
         _load(path, _build(seed=2))
+    assert str(error.value) == (
+        f"{path} is not a whole checkpoint (it has no checksum). "
+        "Start the run again with --force."
+    )
 
 
 def test_load_checkpoint__other_network(saved: Path) -> None:
@@ -148,3 +161,140 @@ def test_load_checkpoint__other_network(saved: Path) -> None:
         f"{saved} is not a whole checkpoint (it is of another network than the recipe "
         "names). Start the run again with --force."
     )
+
+
+@pytest.mark.parametrize(
+    ("notes", "reason"),
+    [
+        ("[" * 100_000, "its notes are not a JSON object"),
+        ("[1]", "its notes are not a JSON object"),
+        ("{}", "it does not say where training stands"),
+        ('{"position": {"epoch": "7"}}', "it does not say where training stands"),
+        ('{"position": {"epoch": -7}}', "it does not say where training stands"),
+        ('{"position": {"run": 1}}', "it does not say where training stands"),
+        ('{"position": {}}', "its optimiser or random state does not fit"),
+    ],
+)
+def test_load_checkpoint__sealed_but_strange(
+    tmp_path: Path, notes: str, reason: str
+) -> None:
+    """A stranger can make a checksum that fits."""
+    path, state = tmp_path / "checkpoint.safetensors", _build(seed=2)
+    tensors = {
+        f"{name}.{key}": value
+        for name, module in state.modules.items()
+        for key, value in module.state_dict().items()
+    }
+    tensors["optimizer.99.momentum_buffer"] = torch.zeros(3)
+    write_tensors(path, tensors, {NOTES: notes})
+    with pytest.raises(ValueError, match="is not a whole checkpoint") as error:
+        _load(path, state)
+    assert str(error.value) == (
+        f"{path} is not a whole checkpoint ({reason}). "
+        "Start the run again with --force."
+    )
+
+
+def test_save_checkpoint__keeps_the_one_before(saved: Path) -> None:
+    for epoch in (4, 5):
+        _save(saved, _build(seed=1), Position(epoch=epoch))
+        assert read_position(saved).epoch == epoch
+        assert read_position(path_before(saved)).epoch == epoch - 1
+    assert sorted(saved.parent.iterdir()) == [path_before(saved), saved]
+
+
+def test_save_checkpoint__without_links(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise PermissionError("no links on this file system")
+
+    monkeypatch.setattr("os.link", refuse)
+    _save(saved, _build(seed=1), Position(epoch=4))
+    assert read_position(saved).epoch == 4
+    assert read_position(path_before(saved)).epoch == 3
+
+
+def test_save_checkpoint__refuses_weights_that_are_not_finite(saved: Path) -> None:
+    """Else the last good checkpoint would be replaced by one that is not."""
+    before, state = saved.read_bytes(), _build(seed=1)
+    with torch.no_grad():
+        state.modules["model"][0].bias[1] = torch.inf
+    with pytest.raises(FloatingPointError) as error:
+        _save(saved, state)
+    assert str(error.value) == (
+        "the weight `model.0.bias` is no longer finite (epoch 4, after 2 steps of it), "
+        "so that no checkpoint is written. Train again with a lower optim.lr."
+    )
+    assert saved.read_bytes() == before
+
+
+def test_save_checkpoint__onto_a_full_disk(saved: Path) -> None:
+    """A limit on the size of files has the same effect, and needs no disk."""
+    resource = pytest.importorskip("resource")
+    before = saved.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as error:
+            _save(saved, _build(seed=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert error.value.filename == str(saved)
+    assert saved.read_bytes() == before
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_load_checkpoint__of_other_data(saved: Path) -> None:
+    state = _build(seed=1)
+    save_checkpoint(
+        saved, Position(), modules=state.modules, optimizer=None, data="cafe-01"
+    )
+    other = _build(seed=2)
+    weights = other.modules["model"][0].weight.clone()
+    for data in ("cafe-01", ""):  # "": not told, not compared
+        load_checkpoint(saved, modules=state.modules, optimizer=None, data=data)
+    with pytest.raises(ValueError, match="other images") as error:
+        load_checkpoint(saved, modules=other.modules, optimizer=None, data="cafe-02")
+    assert str(error.value) == (
+        f"{saved} was saved in training on other images or labels (fingerprint "
+        "cafe-01, but now cafe-02). Resume with the data that the run was begun with, "
+        "or name another folder (--output)."
+    )
+    assert torch.equal(other.modules["model"][0].weight, weights)
+
+
+def test_mend_checkpoint__takes_the_one_before(saved: Path) -> None:
+    _save(saved, _build(seed=1), Position(epoch=4))
+    damaged = bytearray(saved.read_bytes())
+    damaged[-1] ^= 1
+    saved.write_bytes(damaged)
+    with pytest.warns(CheckpointWarning) as warned:
+        mend_checkpoint(saved)
+    assert str(warned[0].message) == (
+        f"{saved} is not a whole checkpoint (its checksum does not fit its content). "
+        "The one before it is taken; the damaged one is kept as "
+        "checkpoint.damaged.safetensors."
+    )
+    assert read_position(saved).epoch == 3
+    kept = saved.with_name("checkpoint.damaged.safetensors")
+    assert kept.read_bytes() == bytes(damaged)
+
+
+def test_mend_checkpoint__where_the_last_one_is_missing(saved: Path) -> None:
+    saved.rename(path_before(saved))
+    mend_checkpoint(saved)
+    assert read_position(saved).epoch == 3
+
+
+def test_mend_checkpoint__leaves_what_is_whole_or_the_only_one(saved: Path) -> None:
+    _save(saved, _build(seed=1), Position(epoch=4))
+    mend_checkpoint(saved)
+    assert read_position(saved).epoch == 4
+    path_before(saved).write_bytes(b"damaged too")
+    saved.write_bytes(b"damaged")
+    mend_checkpoint(saved)
+    assert saved.read_bytes() == b"damaged"
+    saved.unlink()
+    mend_checkpoint(saved)
+    assert not saved.exists()

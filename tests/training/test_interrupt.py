@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tailshift.training.interrupt import stop_on_interrupt
+from tailshift.training.interrupt import exit_on_termination, stop_on_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +42,28 @@ def test_stop_on_interrupt__in_a_thread_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [(False, signal.default_int_handler)]
+
+
+def test_stop_on_interrupt__termination_is_told_apart() -> None:
+    with stop_on_interrupt() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set
+        assert stop.is_preemption
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL  # the second one ends
+        signal.raise_signal(signal.SIGINT)
+        assert stop.is_preemption
+    with stop_on_interrupt() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert not stop.is_preemption
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_exit_on_termination__ends_with_75() -> None:
+    with exit_on_termination():
+        with stop_on_interrupt() as stop:  # has the first say
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.is_preemption
+        with pytest.raises(SystemExit) as end:
+            signal.raise_signal(signal.SIGTERM)
+    assert end.value.code == 75
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -1,6 +1,7 @@
 """Runs repeat, and an interrupted run ends as if it had not been."""
 
 import itertools
+import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 
 import tailshift as ts
 from tailshift.data import Batch
+from tailshift.training.checkpoint import read_position
 from tailshift.training.loop import Trainer
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.run import WEIGHTS
@@ -182,7 +184,7 @@ def test_train__loss_that_is_not_finite(
         return set_learning_rate(trainer)
 
     def see(trainer: Trainer, loss: torch.Tensor, batch: Batch) -> None:
-        seen.append(batch.sample_ids[:8].tolist())
+        seen.append(batch.sample_ids.tolist())
         check_finite(trainer, loss, batch)
 
     monkeypatch.setattr(Trainer, "set_learning_rate", break_weights)
@@ -190,10 +192,53 @@ def test_train__loss_that_is_not_finite(
     config = ts.load_recipe("digits_lt", CONFIG)
     with pytest.raises(FloatingPointError) as error:
         ts.train(config, output=tmp_path / "run")
-    ids = seen[7]
+    ids, output = seen[7], tmp_path / "run"
     assert str(error.value) == (
-        f"the loss is nan at step 7 (epoch 2, samples {', '.join(map(str, ids))} …). "
-        "Train again with a lower optim.lr."
+        f"the loss is nan at step 7 (epoch 2, samples "
+        f"{', '.join(map(str, ids[:8]))} …). Train again with a lower optim.lr. All of "
+        f"the batch's sample ids are in {output / 'failure.json'}. The last good "
+        f"checkpoint is {output / 'checkpoint.safetensors'} (after 1 whole epochs and "
+        f"0 steps); `tailshift train --resume --output {output} --detect-anomaly` goes "
+        "on from it and names the operation that fails."
     )
+    assert json.loads((output / "failure.json").read_text())["sample_ids"] == ids
     monkeypatch.setattr(Trainer, "set_learning_rate", set_learning_rate)
-    assert ts.train(config, output=tmp_path / "run", resume=True).is_finished
+    assert ts.train(config, output=output, resume=True).is_finished
+    assert not (output / "failure.json").exists()
+
+
+@pytest.mark.parametrize("after", [3, STEPS, 2 * STEPS + 4])
+def test_train__preempted_and_resumed_is_the_same(
+    reference: ts.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """SIGTERM leaves little time: a checkpoint is saved, nothing is evaluated."""
+
+    def terminate() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit) as end:
+        _train(monkeypatch, tmp_path / "run", after=after, then=terminate)
+    assert end.value.code == 75
+    assert ts.load(tmp_path / "run").facts["state"] == "interrupted"
+    assert not (tmp_path / "run" / "predictions").exists()
+    _assert_same(_train(monkeypatch, tmp_path / "run", resume=True), reference)
+
+
+@pytest.mark.parametrize(
+    ("setting", "batch"),
+    [("train.checkpoint_steps=2", 2), ("train.checkpoint_minutes=1e-9", 3)],
+)
+def test_train__checkpoints_within_an_epoch(
+    reference: ts.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    setting: str,
+    batch: int,
+) -> None:
+    """The fourth step of the second epoch never ends; the third one's state is kept."""
+    output = tmp_path / "run"
+    with pytest.raises(RuntimeError, match="power cut"):
+        _train(monkeypatch, output, setting, after=STEPS + 4, then=_crash)
+    position = read_position(output / "checkpoint.safetensors")
+    assert (position.epoch, position.batch) == (1, batch)
+    _assert_same(_train(monkeypatch, output, setting, resume=True), reference)

@@ -47,6 +47,19 @@ def test_run__retarget_is_the_formula(digits_run: ts.Run) -> None:
     torch.testing.assert_close(answered.softmax(-1), expected.softmax(-1))
 
 
+@pytest.mark.filterwarnings("ignore::tailshift.estimators.FewSamplesWarning")
+def test_run__retarget_adapts_with_the_validation_logits(run_copy: Path) -> None:
+    run = ts.load(run_copy)
+    module = run.retarget(ts.priors.uniform(10))
+    images = _test_images(run)[-100:]  # the two rarest digits
+    module.adapt(images.split(50))
+    logits = run.predictions("test").logits[-100:]
+    expected = ts.adapt(run.predictions("val"), logits).target_prior
+    torch.testing.assert_close(module.target_prior, expected, atol=1e-4, rtol=0)
+    (run_copy / "predictions" / "val.safetensors").unlink()
+    assert run.retarget(ts.priors.uniform(10)).estimator is None
+
+
 def test_run__says_what_was_asked_for_and_what_happened(digits_run: ts.Run) -> None:
     assert digits_run.is_finished
     assert digits_run.config.method_name == "lade"
@@ -209,3 +222,40 @@ def test_save_weights__of_a_network_that_shares_some(tmp_path: Path) -> None:
     other = nn.Linear(3, 3)
     load_weights(tmp_path / "w.safetensors", nn.Sequential(other, other))
     assert torch.equal(shared.weight, other.weight)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"class_names": 3}, "class_names"),
+        ({"in_channels": 10**9, "image_size": "8"}, "image_size, in_channels"),
+        ({"in_channels": 10**9, "image_size": 0}, "image_size, in_channels"),
+        ({"source_counts": [1, 2]}, "source_counts"),
+        ({"stage": 5}, "stage"),
+    ],
+)
+def test_load__with_facts_that_cannot_be(
+    run_copy: Path, changes: dict[str, object], named: str
+) -> None:
+    path = run_copy / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match="damaged") as error:
+        ts.load(run_copy)
+    assert str(error.value) == (
+        f"{path} is damaged: {named} cannot be what it was. "
+        "Train the run again with --force."
+    )
+
+
+@pytest.mark.parametrize("line", ["{", "3", "[" * 100_000])
+def test_run__with_damaged_metrics(run_copy: Path, line: str) -> None:
+    path = run_copy / "metrics.jsonl"
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ValueError, match="damaged") as error:
+        _ = ts.load(run_copy).metrics
+    assert str(error.value) == f"{path} is damaged: line 3 is not a JSON object."
+    path.write_bytes(b"\xff\n")
+    with pytest.raises(ValueError, match="damaged") as error:
+        _ = ts.load(run_copy).metrics
+    assert str(error.value) == f"{path} is damaged: it is not text in UTF-8."

@@ -173,15 +173,6 @@ def test_train__no_such_accelerator(tmp_path: Path, tiny_config: TinyConfig) -> 
     assert not (tmp_path / "run").exists()
 
 
-def test_train__several_processes(tmp_path: Path, tiny_config: TinyConfig) -> None:
-    with pytest.raises(ValueError, match="devices") as error:
-        ts.train(tiny_config("train.devices=2"), output=tmp_path / "run")
-    assert str(error.value) == (
-        "`train.devices` times `train.num_nodes` must be 1, but is 2. "
-        "One process trains at a time for now."
-    )
-
-
 def test_train__tells_the_model_the_image_size(
     tmp_path: Path, tiny_config: TinyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,11 +181,9 @@ def test_train__tells_the_model_the_image_size(
 
     def build(name: str, **settings: Any) -> Any:
         asked.append(settings["image_size"])
-        return ts.models.build_model(name, **settings)
+        return ts.models.build_backbone(name, **settings)
 
-    for module in ("train", "run"):
-        name = f"tailshift.training.{module}"
-        monkeypatch.setattr(sys.modules[name], "build_model", build)
+    monkeypatch.setattr("tailshift.training.network.build_backbone", build)
     run = ts.train(tiny_config("train.epochs=1"), output=tmp_path / "run")
     assert run.model.training is False
     assert asked == [8, 8]

@@ -102,7 +102,9 @@ def read_split(
 def read_names(folder: Path, layout: Layout) -> tuple[str, ...]:
     """Return the class names by class index."""
     path, key = folder / layout.names_file, layout.names_key
-    names = tuple(_text(name) for name in _read_table(path, layout, key)[key])
+    values = _read_table(path, layout, key)[key]
+    values = values if isinstance(values, list | tuple) else ()
+    names = tuple(_text(name) for name in values if isinstance(name, str | bytes))
     if len(names) != layout.num_classes:
         raise ValueError(
             f"`{key}` in `{path}` must be {layout.num_classes} names, but are "
@@ -150,7 +152,11 @@ def _read_table(path: Path, layout: Layout, *keys: str) -> dict[str, Any]:
             f"`{path}` must hold a dict, but holds a {type(table).__name__}. Fetch "
             f"{layout.archive} again."
         )
-    found = {_text(key): value for key, value in table.items()}
+    found = {
+        _text(key): value
+        for key, value in table.items()
+        if isinstance(key, str | bytes)
+    }
     for key in keys:
         if key not in found:
             raise ValueError(
@@ -163,9 +169,9 @@ def _read_table(path: Path, layout: Layout, *keys: str) -> dict[str, Any]:
 def _as_array(values: object) -> NDArray[Any]:
     try:
         return np.asarray(values)
-    except ValueError:  # lists of uneven length
+    except (ValueError, TypeError, OverflowError, RecursionError):  # uneven lists, …
         return np.array(None)
 
 
-def _text(value: object) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value

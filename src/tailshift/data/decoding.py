@@ -86,7 +86,7 @@ def is_inside(path: str) -> bool:
         (True, False, False)
     """
     pure = PurePath(path)
-    return not pure.anchor and ".." not in pure.parts
+    return not pure.anchor and ".." not in pure.parts and "\0" not in path
 
 
 class BrokenImageError(ValueError):

@@ -223,5 +223,6 @@ def _unchanged(loaded: Any) -> Any:
 
 
 def _ignore_interrupts(worker: int) -> None:
-    """Leave Ctrl-C to the main process, which ends its step first."""
+    """Leave Ctrl-C and SIGTERM to the main process, which ends its step first."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

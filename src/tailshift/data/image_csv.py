@@ -11,7 +11,7 @@ import torch
 from tailshift.data.dataset import DATASETS
 from tailshift.data.decoding import ImageFiles
 from tailshift.data.file_split import FileSplit
-from tailshift.data.list_files import checked_path, note_path, read_text
+from tailshift.data.list_files import checked_path, cut, note_path, read_text, shown
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
 
 
@@ -55,12 +55,19 @@ class Row(NamedTuple):
 
 def read_rows(file: Path) -> list[Row]:
     """Return the rows of a CSV, checked."""
+    try:
+        return _read_rows(file)
+    except csv.Error as error:
+        raise ValueError(f"`{file}` must be a CSV, but is not one ({error}).") from None
+
+
+def _read_rows(file: Path) -> list[Row]:
     reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
     columns = [column.strip() for column in reader.fieldnames or []]
     if not {"path", "label"} <= set(columns):
         raise ValueError(
             f"`{file}` must have the columns path and label, but has "
-            f"{', '.join(columns) or 'none'}."
+            f"{shown(', '.join(columns)) or 'none'}."
         )
     reader.fieldnames = columns
     rows, first_seen = [], dict[str, int]()
@@ -88,7 +95,7 @@ def _checked_row(values: dict[str | None, str | None], where: str) -> Row:
     if split not in SPLIT_NAMES:
         raise ValueError(
             f"{where} must have the split train, val or test, but has "
-            f"{fields['split']!r}."
+            f"{cut(fields['split'])!r}."
         )
     path = checked_path(fields["path"], where)
     return Row(path, fields["label"], SPLIT_NAMES[split])

@@ -2,6 +2,8 @@
 
 import importlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from tailshift.data.dataset import DATASETS
 from tailshift.data.file_split import FileSplit
+from tailshift.data.list_files import shown
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
 
 
@@ -63,22 +66,25 @@ class ImageParquet(OwnImages):
         columns = [self.image_column, self.label_column]
         parts: dict[str, list[Any]] = {}
         for file in parquet_files(path):
-            there = parquet.read_schema(file).names
+            with _telling_faults(file):
+                there = parquet.read_schema(file).names
             if not set(columns) <= set(there):
                 raise ValueError(
                     f"`{file}` must have the columns {' and '.join(columns)}, but has "
-                    f"{', '.join(there)}. Name them with data.image_column and "
+                    f"{shown(', '.join(there))}. Name them with data.image_column and "
                     "data.label_column."
                 )
-            table = parquet.read_table(file, columns=columns, memory_map=True)
+            with _telling_faults(file):
+                table = parquet.read_table(file, columns=columns, memory_map=True)
             parts.setdefault(split_of(file), []).append(table)
         if "train" not in parts:
             raise ValueError(f"`{path}` must have a train split, but has none.")
-        return {split: arrow.concat_tables(tables) for split, tables in parts.items()}
+        with _telling_faults(path):  # their columns may be of different types
+            return {name: arrow.concat_tables(tables) for name, tables in parts.items()}
 
     def _check_labels(self, labels: list[Any], num_classes: int, where: str) -> None:
         for row, label in enumerate(labels):
-            if label is None or not 0 <= label < num_classes:
+            if type(label) is not int or not 0 <= label < num_classes:
                 raise ValueError(
                     f"{where} row {row} must have a label in 0..{num_classes - 1}, but "
                     f"has {label}."
@@ -161,8 +167,25 @@ def split_of(file: Path) -> str:
 def class_names_in(schema: Any, column: str) -> tuple[str, ...]:
     """Return the names in the hub's metadata of a table; none where it has none."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
-    features = json.loads(text).get("info", {}).get("features", {})
-    return tuple(features.get(column, {}).get("names") or ())
+    try:
+        names = json.loads(text)["info"]["features"][column]["names"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+@contextmanager
+def _telling_faults(file: Path) -> Iterator[None]:
+    """Turn what pyarrow makes of a broken table into one sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"`{file}` must be a Parquet table, but cannot be read ({reason})."
+        ) from None
 
 
 def _import(module: str) -> Any:

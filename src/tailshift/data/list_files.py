@@ -9,6 +9,8 @@ from torch import Tensor
 
 from tailshift.data.decoding import is_inside
 
+MOST_DIGITS = 19  # of an integer that a tensor can hold for certain
+
 
 @dataclass(frozen=True, eq=False)
 class LabelledPaths:
@@ -62,7 +64,7 @@ def _parse(line: str, where: str, num_classes: int | None) -> tuple[str, int]:
     parts = line.rsplit(maxsplit=1)
     if len(parts) != 2 or not _is_integer(parts[1]):
         raise ValueError(
-            f"{where} must be `relative/path.jpg label`, but is {line.strip()!r}."
+            f"{where} must be `relative/path.jpg label`, but is {cut(line.strip())!r}."
         )
     label = int(parts[1])
     if label < 0 or (num_classes is not None and label >= num_classes):
@@ -72,24 +74,46 @@ def _parse(line: str, where: str, num_classes: int | None) -> tuple[str, int]:
 
 
 def _is_integer(text: str) -> bool:
-    return text.isascii() and text.removeprefix("-").isdigit()
+    digits = text.removeprefix("-")
+    return text.isascii() and digits.isdigit() and len(digits) < MOST_DIGITS
 
 
 def checked_path(path: str, where: str) -> str:
     """Return a path with forward slashes; refuse one that leaves the image folder."""
     if not is_inside(path):
         raise ValueError(
-            f"{where} must name a path inside the image folder, but names {path}. "
-            "Write it relative to that folder, without `..`."
+            f"{where} must name a path inside the image folder, but names "
+            f"{shown(path)}. Write it relative to that folder, without `..`."
         )
     return PurePath(path).as_posix()
+
+
+def shown(text: str) -> str:
+    r"""Return a text for a message of one line: in quotes where it would break it.
+
+    Example:
+        >>> print(shown("a b.jpg"), shown("a\nb.jpg"))
+        a b.jpg 'a\nb.jpg'
+    """
+    short = cut(text)
+    return short if short.isprintable() else repr(short)
+
+
+def cut(text: str, most: int = 200) -> str:
+    """Return the beginning of a text, for messages.
+
+    Example:
+        >>> cut("abcdef", most=3)
+        'abc…'
+    """
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def note_path(path: str, line: int, first_seen: dict[str, int], file: Path) -> None:
     """Keep the line that names a path; refuse one that an earlier line names."""
     if path in first_seen:
         raise ValueError(
-            f"`{file}` line {line} names {path} again, which stands in line "
+            f"`{file}` line {line} names {shown(path)} again, which stands in line "
             f"{first_seen[path]}. Remove one of the two."
         )
     first_seen[path] = line
@@ -97,9 +121,10 @@ def note_path(path: str, line: int, first_seen: dict[str, int], file: Path) -> N
 
 def check_every_class(labels: Tensor, num_classes: int, where: str) -> None:
     """Refuse training labels that leave a class without any image."""
-    counts = np.bincount(labels.numpy(), minlength=num_classes)
-    if not counts.all():
-        c = int(counts.argmin())
+    there = np.unique(labels.numpy())  # not bincount: a label may be any number
+    if len(there) < num_classes:
+        in_order = there == np.arange(len(there))
+        c = len(there) if in_order.all() else int(in_order.argmin())
         raise ValueError(
             f"{where} must list an image of every class in 0..{num_classes - 1}, but "
             f"has none of class {c}."

@@ -201,4 +201,6 @@ def number_labels(
 
 def _is_plain_integer(text: str) -> bool:
     digits = text.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and str(int(text)) == text
+    is_short = len(digits) < 1000  # Python refuses to read very long ones
+    is_number = digits.isascii() and digits.isdigit()
+    return is_short and is_number and str(int(text)) == text

@@ -5,7 +5,10 @@ files need three names of NumPy's and one codec; each is answered here by a meth
 that builds plain numbers and nothing else, and every other name is refused.
 """
 
+import contextlib
+import os
 import pickle
+import pickletools
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
@@ -13,6 +16,10 @@ from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tailshift.data.list_files import shown
+
+MOST_TUPLES = 10_000
 
 _NUMBER_KINDS = "biuf"  # dtype.kind: booleans, integers, floats; never objects
 
@@ -30,14 +37,38 @@ def load_plain_pickle(path: Path) -> Any:
     """
     with path.open("rb") as file:
         try:
+            _check_opcodes(file)
             return _PlainUnpickler(file, path).load()
         except _RefusalError:
             raise
         except Exception as error:  # a broken pickle may raise almost anything
+            reason = " ".join(str(error).split())[:200]
             raise ValueError(
                 f"`{path}` must be a pickle file, but cannot be read "
-                f"({type(error).__name__}: {error}). Fetch it again."
+                f"({type(error).__name__}: {reason}). Fetch it again."
             ) from error
+
+
+def _check_opcodes(file: IO[bytes]) -> None:
+    """Refuse what would exhaust memory or stack before it could be refused.
+
+    Python makes room up to the highest memo index, and a hash goes down as deep as
+    tuples are nested.
+    """
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    highest = num_tuples = 0
+    # What is no opcode here is none for the unpickler either, which says so.
+    with contextlib.suppress(Exception):
+        for opcode, argument, _ in pickletools.genops(file):
+            if opcode.name in ("PUT", "LONG_BINPUT"):
+                highest = max(highest, int(argument or 0))
+            num_tuples += opcode.name.startswith(("TUPLE", "FROZENSET"))
+    file.seek(0)
+    if num_tuples > MOST_TUPLES:
+        raise ValueError(f"{num_tuples} tuples, where arrays and lists need few")
+    if highest > size:
+        raise ValueError(f"a memo of {highest} entries in a file of {size} bytes")
 
 
 class _RefusalError(ValueError):
@@ -90,8 +121,8 @@ class _PlainUnpickler(pickle.Unpickler):
         if (module, name) not in answers:
             raise _RefusalError(
                 f"`{self._path}` must hold only arrays, lists, strings, numbers and "
-                f"dicts, but asks for {module}.{name}. Fetch the file again from a "
-                "source you trust."
+                f"dicts, but asks for {shown(f'{module}.{name}')}. Fetch the file "
+                "again from a source you trust."
             )
         return answers[module, name]
 

@@ -23,6 +23,7 @@ from tailshift.losses.lader import lader
 from tailshift.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from tailshift.losses.logit_adjusted import LogitAdjustedLoss, logit_adjusted_loss
 from tailshift.losses.mixup import mixup, mixup_loss
+from tailshift.losses.processes import Processes, loss_over_processes
 from tailshift.losses.reduction import Reduction
 from tailshift.losses.sade import SADELoss, inverse_prior, sade_loss, sade_priors
 from tailshift.losses.soft_targets import SoftTargetLoss, soft_target_loss
@@ -42,6 +43,7 @@ __all__ = [
     "LDAMLoss",
     "LabelAwareSmoothing",
     "LogitAdjustedLoss",
+    "Processes",
     "Reduction",
     "SADELoss",
     "SoftTargetLoss",
@@ -62,6 +64,7 @@ __all__ = [
     "ldam_loss",
     "ldam_margins",
     "logit_adjusted_loss",
+    "loss_over_processes",
     "mixup",
     "mixup_loss",
     "sade_loss",

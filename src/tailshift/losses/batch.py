@@ -63,6 +63,14 @@ def _check_tensor(name: str, value: object) -> None:
         )
 
 
+def check_part(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what :func:`check_batch` does, for a part of a batch that may be empty."""
+    if logits.ndim == 2 and logits.shape[0] == 0 and labels.shape == (0,):
+        f = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return f, labels.long()
+    return check_batch(logits, labels)
+
+
 def check_num_classes(
     name: str, vector: Tensor, logits: Tensor, *, logits_name: str = "logits"
 ) -> None:

@@ -68,13 +68,16 @@ def log_probs_and_statistics(
     gradients into one tensor. It cannot be differentiated twice.
 
     Args:
-        logits: As in :func:`class_statistics`, and so the other arguments.
+        logits: As in :func:`class_statistics`, and so the other arguments. Of no rows
+            the log-sum-exps are :math:`-\infty` for all classes.
         labels: Class indices, shape (N,).
         log_prior: :math:`\log p_s`, shape (C,); ``None`` leaves the log-probabilities
             out (they are returned as zeros).
         log_weights: Shape (N,).
         classes: Shape (K,).
     """
+    if len(logits) == 0:  # as on a process that has no part of a batch
+        return _of_no_samples(logits)
     if classes is not None and 2 * len(classes) > logits.shape[1]:
         classes = None  # picking most columns costs more than taking them all
     log_probs, log_sum_exp, positive_sums = _BatchSums.apply(
@@ -82,6 +85,11 @@ def log_probs_and_statistics(
     )
     counts = _count(labels, logits)
     return log_probs, ClassStatistics(log_sum_exp, positive_sums, counts)
+
+
+def _of_no_samples(logits: Tensor) -> tuple[Tensor, ClassStatistics]:
+    zeros = logits.new_zeros(logits.shape[1])  # (C,)
+    return logits.sum(1), ClassStatistics(zeros.log(), zeros, zeros)
 
 
 def _count(labels: Tensor, like: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tailshift.losses.processes import Processes
 from tailshift.losses.settings import check_not_negative
 
 
@@ -14,6 +15,7 @@ def centroid_loss(
     *,
     margin: float = 10.0,
     hinge_weight: float = 0.01,
+    processes: Processes | None = None,
 ) -> Tensor:
     r"""Return the centre loss plus a hinge on the distance to the others, a scalar.
 
@@ -34,6 +36,8 @@ def centroid_loss(
         centroids: :math:`c`, shape (C, D).
         margin: :math:`m`, not negative.
         hinge_weight: :math:`\eta`, not negative.
+        processes: Where the batch is spread over several, what is returned averages
+            over them to the loss of all samples; this one's part may then be empty.
 
     Example:
         >>> features, labels = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
@@ -43,18 +47,24 @@ def centroid_loss(
     """
     check_not_negative("margin", margin)
     check_not_negative("hinge_weight", hinge_weight)
-    x, c = _check_shapes(features, labels, centroids)  # (N, D), (C, D)
+    is_whole = processes is None
+    x, c = _check_shapes(features, labels, centroids, is_whole)  # (N, D), (C, D)
     own = (x - c.index_select(0, labels.long())).square().sum(1)  # (N,)
     centre = c.mean(0)
     spread = (c - centre).square().sum() / len(c)
     mean_distance = (x - centre).square().sum(1) + spread - own / len(c)  # (N,)
-    return own.mean() / 2 + hinge_weight * F.relu(margin - mean_distance.mean())
+    if processes is None:
+        pull, distance = own.mean(), mean_distance.mean()
+    else:
+        pull, share = processes.mean(torch.stack([own, mean_distance], dim=1))
+        distance = processes.differentiable_sum(share / processes.world_size)
+    return pull / 2 + hinge_weight * F.relu(margin - distance)
 
 
 def _check_shapes(
-    features: Tensor, labels: Tensor, centroids: Tensor
+    features: Tensor, labels: Tensor, centroids: Tensor, is_whole: bool
 ) -> tuple[Tensor, Tensor]:
-    if features.ndim != 2 or features.numel() == 0:
+    if features.ndim != 2 or (is_whole and features.numel() == 0):
         raise ValueError(
             "`features` must have shape (N, D) and not be empty, "
             f"but has shape {tuple(features.shape)}."

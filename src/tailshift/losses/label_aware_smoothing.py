@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tailshift.losses.class_vectors import as_class_counts
+from tailshift.losses.processes import Processes, loss_over_processes
 from tailshift.losses.reduction import reduce
 from tailshift.losses.settings import check_share
 from tailshift.losses.soft_targets import Loss, class_losses
@@ -107,24 +108,23 @@ def smoothed_loss(
         tensor(1.0076)
     """
     value = loss(logits, labels)
-    losses = class_losses(loss, logits)  # (N, C)
-    epsilon = _check_factors(factors)
-    if len(epsilon) != losses.shape[1]:
-        raise ValueError(
-            f"`factors` has {len(epsilon)} entries "
-            f"but `logits` has {losses.shape[1]} classes."
-        )
-    change = _smoothing(losses, labels.long(), epsilon.to(losses))
+    change = _smoothing(loss, logits, labels, _check_factors(factors))
     if value.ndim == 0:
         change = reduce(change, getattr(loss, "reduction", "mean"))
     return value + change
 
 
-def _smoothing(losses: Tensor, y: Tensor, epsilon: Tensor) -> Tensor:
+def _smoothing(loss: Loss, logits: Tensor, labels: Tensor, epsilon: Tensor) -> Tensor:
     """Return by how much smoothing changes the loss of each sample, shape (N,)."""
+    losses, y = class_losses(loss, logits), labels.long()  # (N, C), (N,)
+    if len(epsilon) != losses.shape[1]:
+        raise ValueError(
+            f"`factors` has {len(epsilon)} entries "
+            f"but `logits` has {losses.shape[1]} classes."
+        )
     own = losses.gather(1, y[:, None]).squeeze(1)
     others = (losses.sum(1) - own) / (losses.shape[1] - 1)
-    return epsilon.index_select(0, y) * (others - own)
+    return epsilon.to(losses).index_select(0, y) * (others - own)
 
 
 def _check_factors(factors: VectorLike) -> Tensor:
@@ -165,3 +165,13 @@ class LabelAwareSmoothing(VectorModule):
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
         return smoothed_loss(self.loss, logits, labels, self.factors)
+
+    def over_processes(
+        self, logits: Tensor, labels: Tensor, processes: Processes
+    ) -> Tensor:
+        """Return what averages over processes to the loss of all their samples."""
+        value = loss_over_processes(self.loss, logits, labels, processes)
+        change = value.new_zeros(0)
+        if len(labels):
+            change = _smoothing(self.loss, logits, labels, self.factors)
+        return value + processes.mean(change.to(value.dtype))

@@ -4,7 +4,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
-from tailshift.losses.batch import check_batch, check_logits, check_num_classes
+from tailshift.losses.batch import (
+    check_batch,
+    check_logits,
+    check_num_classes,
+    check_part,
+)
 from tailshift.losses.class_statistics import log_probs_and_statistics
 from tailshift.losses.lader import (
     LADERMode,
@@ -14,6 +19,7 @@ from tailshift.losses.lader import (
     lader_from_statistics,
 )
 from tailshift.losses.prior_module import PriorModule
+from tailshift.losses.processes import Processes
 from tailshift.losses.reduction import Reduction
 from tailshift.losses.settings import check_not_negative
 from tailshift.priors import VectorLike, as_prior
@@ -135,6 +141,37 @@ class LADELoss(PriorModule):
         check_num_classes("source_prior", self.source_prior, f)
         p_s, alpha_c = self.source_prior.to(f.dtype), self.class_weights.to(f.dtype)
         return _lade(f, y, p_s, alpha_c, alpha=self.alpha, lam=self.lam, mode=self.mode)
+
+    def over_processes(
+        self, logits: Tensor, labels: Tensor, processes: Processes
+    ) -> Tensor:
+        """Return what averages over processes to the loss of all their samples.
+
+        LADER is that of the whole batch on all of them, of reduced statistics.
+
+        Args:
+            logits: Of this process, shape (n, C), n may be 0.
+            labels: Class indices, shape (n,).
+            processes: Those that train together.
+        """
+        f, y = check_part(logits, labels)
+        check_num_classes("source_prior", self.source_prior, f)
+        p_s, alpha_c = self.source_prior.to(f.dtype), self.class_weights.to(f.dtype)
+        log_p_s = p_s.log()
+        if self.alpha == 0:
+            losses = prior_cross_entropy(f, y, log_p_s, reduction="none")
+            return processes.mean(losses)
+        all_labels = processes.labels(y)
+        log_w, classes = importance_weights(y, log_p_s, mode=self.mode)
+        if classes is not None:
+            classes = all_labels.clamp(min=0)
+        log_probs, own = log_probs_and_statistics(f, y, log_p_s, log_w, classes=classes)
+        statistics = processes.reduce(own, all_labels, classes=classes)
+        regulariser = lader_from_statistics(
+            statistics, log_p_s, alpha_c, lam=self.lam, mode=self.mode
+        )
+        weight = processes.world_size / statistics.counts.sum()  # W / N
+        return self.alpha * regulariser - weight * log_probs.sum()
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return LADE-CE for each possible label, (N, C): the part with soft labels."""

@@ -49,6 +49,8 @@ def check_logits(logits: ArrayLike, *, name: str = "logits") -> Tensor:
         )
     if not f.is_floating_point():
         raise TypeError(f"`{name}` must be floating point, but is {f.dtype}.")
+    if f.element_size() < 2:  # nothing can be computed with eight bits
+        raise TypeError(f"`{name}` must have 16 bits or more, but is {f.dtype}.")
     largest = f.amax(dim=1)  # (N,): NaN where the row holds one; no copy of the logits
     if largest.isfinite().all():
         return f

@@ -1,45 +1,30 @@
 """Predictions on disk: one safetensors file, or an .npz archive made elsewhere."""
 
 import json
-import os
-import uuid
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tailshift.registry import did_you_mean
+from tailshift.tensor_file import DamagedFileError, read_tensors, write_tensors
 
-FORMAT_VERSION = "1"
+FORMAT_VERSION = "2"
+UNSEALED_VERSION = "1"  # the same, before files had a checksum
 
 
 def write_safetensors(
     path: Path, tensors: dict[str, Tensor], class_names: Sequence[str], overwrite: bool
 ) -> None:
-    """Write the tensors and the names as one file, whole or not at all."""
+    """Write the tensors, the names and a checksum, whole or not at all."""
     check_destination(path, overwrite)
     metadata = {
         "tailshift_predictions": FORMAT_VERSION,
         "class_names": json.dumps(class_names),
     }
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        temporary.touch(exist_ok=False)
-        mode = temporary.stat().st_mode  # save_file's own would be private
-        save_file(tensors, temporary, metadata=metadata)
-        temporary.chmod(mode)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        check_destination(path, overwrite)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_tensors(path, tensors, metadata, overwrite=overwrite)
 
 
 def check_entries(fields: Mapping[str, Any], known: list[str]) -> None:
@@ -72,28 +57,31 @@ def check_destination(path: Path, overwrite: bool) -> None:
 
 
 def read_safetensors(path: Path) -> dict[str, Any]:
-    """Return the entries of a safetensors file, memory-mapped, and its class names."""
+    """Return the entries of a safetensors file, memory-mapped, and its class names.
+
+    The checksum is compared, which a file made elsewhere need not have.
+    """
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            keys: list[str] = list(file.keys())
-            fields: dict[str, Any] = {key: file.get_tensor(key) for key in keys}
-    except SafetensorError:
-        raise ValueError(f"{path} is no safetensors file or is cut short.") from None
-    version = metadata.get("tailshift_predictions", FORMAT_VERSION)
-    if version != FORMAT_VERSION:
+        file = read_tensors(path)
+    except DamagedFileError as error:
+        reason = "was changed" if "checksum" in error.reason else "is cut short"
+        raise ValueError(f"{path} is no safetensors file or {reason}.") from None
+    version = file.metadata.get("tailshift_predictions", UNSEALED_VERSION)
+    if version not in (UNSEALED_VERSION, FORMAT_VERSION):
         raise ValueError(
-            f"{path} is of format version {version}, "
+            f"{path} is of format version {version!r}, "
             f"but this tailshift reads version {FORMAT_VERSION}."
         )
-    fields["class_names"] = _parse_names(path, metadata.get("class_names", "[]"))
-    return fields
+    if version == FORMAT_VERSION and not file.is_sealed:
+        raise ValueError(f"{path} was changed: its checksum is gone.")
+    names = _parse_names(path, file.metadata.get("class_names", "[]"))
+    return {**file.tensors, "class_names": names}
 
 
 def _parse_names(path: Path, text: str) -> list[str]:
     try:
         names = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         names = None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{path} has class names that are not a JSON list of strings.")
@@ -102,12 +90,12 @@ def _parse_names(path: Path, text: str) -> list[str]:
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive; pickled ones are refused, not read."""
-    # TypeError: a lone array, which np.load returns bare.
-    unreadable = (ValueError, TypeError, EOFError, BadZipFile, zlib.error)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
-    except unreadable as error:
+    except PermissionError:
+        raise
+    except Exception as error:  # a broken archive may raise almost anything
         if "Object arrays" in str(error):
             raise ValueError(
                 f"{path} holds pickled objects, which are not read; "

@@ -75,7 +75,7 @@ def _read_recipe(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
             )
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}.") from None
     base = settings.pop("extends", None)
     settings["recipe"] = Path(recipe).stem
@@ -115,7 +115,7 @@ def parse_override(override: str) -> dict[str, Any]:
         raise ValueError(f"`--set` takes KEY=VALUE, but got {override!r}.")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()
     for part in reversed(parts):
         value = {part: value}

@@ -1,6 +1,8 @@
 """Checkpoints: one safetensors file with all that the rest of a run depends on."""
 
 import json
+import shutil
+import warnings
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tailshift.data import LongTailedData
 from tailshift.files import atomic_write
+from tailshift.tensor_file import NOTES, DamagedFileError, read_tensors, write_tensors
+
+
+class CheckpointWarning(UserWarning):
+    """A damaged checkpoint was passed over."""
 
 
 @dataclass
@@ -42,17 +49,24 @@ def save_checkpoint(
     modules: Mapping[str, nn.Module],
     optimizer: Optimizer | None,
     scaler: Mapping[str, Any] | None = None,
+    data: str = "",
 ) -> None:
-    """Write modules, optimiser, random state and position; replaces the last one.
+    """Write modules, optimiser, random state and position; keeps the one before.
 
     Args:
-        path: The checkpoint file.
+        path: The checkpoint file; what it held is kept at `path_before`.
         position: Where training stands.
         modules: Everything with a state, by name: the model, the loss.
         optimizer: Its tensors are saved; its hyperparameters come from the recipe. None
             where nothing is optimised.
         scaler: State of the loss scaler under half precision, numbers only.
+        data: What is trained on, as `data_mark` gives it.
+
+    Raises:
+        FloatingPointError: If a weight is not finite, so that the last good checkpoint
+            stays the last.
     """
+    _check_finite(modules, position)
     tensors = {"random.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
@@ -64,50 +78,123 @@ def save_checkpoint(
         for slot, value in slots.items():
             if isinstance(value, Tensor):
                 tensors[f"optimizer.{index}.{slot}"] = value
-    tensors = {key: value.contiguous().clone() for key, value in tensors.items()}
-    notes = json.dumps({"position": asdict(position), "scaler": dict(scaler or {})})
-    metadata = {"tailshift": notes, "checksum": _checksum(tensors, notes)}
-    with atomic_write(path) as temporary:
-        save_file(tensors, temporary, metadata=metadata)
+    notes = {"position": asdict(position), "scaler": dict(scaler or {}), "data": data}
+    metadata = {NOTES: json.dumps(notes)}
+    write_tensors(path, tensors, metadata, keep=path_before(path))
 
 
 def load_checkpoint(
-    path: Path, *, modules: Mapping[str, nn.Module], optimizer: Optimizer | None
+    path: Path,
+    *,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer | None,
+    data: str = "",
 ) -> tuple[Position, dict[str, Any]]:
-    """Restore what `save_checkpoint` wrote; returns the position and scaler state."""
+    """Restore what `save_checkpoint` wrote; returns the position and scaler state.
+
+    Args:
+        path: The checkpoint file.
+        modules: Filled in place.
+        optimizer: Filled in place.
+        data: What is trained on now; another mark than the checkpoint's is refused.
+    """
     tensors, notes = _read(path)
+    position = _position(path, notes)
+    saved = notes.get("data") or data
+    if data and saved != data:
+        raise ValueError(
+            f"{path} was saved in training on other images or labels (fingerprint "
+            f"{saved}, but now {data}). Resume with the data that the run was begun "
+            "with, or name another folder (--output)."
+        )
     try:
         for name, module in modules.items():
             module.load_state_dict(_under(f"{name}.", tensors))
     except RuntimeError:
         raise _damaged(path, "it is of another network than the recipe names") from None
-    slots: dict[int, dict[str, Tensor]] = {}
-    for key, value in _under("optimizer.", tensors).items():
-        index, _, slot = key.partition(".")
-        slots.setdefault(int(index), {})[slot] = value
-    if optimizer is not None:
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
-    torch.set_rng_state(tensors["random.cpu"])
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"])
-    return Position(**notes["position"]), notes["scaler"]
+    try:
+        _restore_optimizer(tensors, optimizer)
+        torch.set_rng_state(tensors["random.cpu"].clone())
+        if "random.cuda" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["random.cuda"].clone())
+    except (KeyError, ValueError, TypeError, RuntimeError, IndexError):
+        raise _damaged(path, "its optimiser or random state does not fit") from None
+    return position, dict(notes.get("scaler") or {})
 
 
 def read_position(path: Path) -> Position:
     """Return where the training in a checkpoint stands."""
-    return Position(**_read(path)[1]["position"])
+    return _position(path, _read(path)[1])
 
 
-def _checksum(tensors: Mapping[str, Tensor], notes: str) -> str:
-    """Return what tells a changed byte, which safetensors itself does not notice."""
-    checksum = zlib.crc32(notes.encode())
-    for key in sorted(tensors):
-        value = tensors[key].cpu()
-        header = f"{key} {value.dtype} {tuple(value.shape)}"
-        checksum = zlib.crc32(header.encode(), checksum)
-        content = value.reshape(-1).view(torch.uint8)
-        checksum = zlib.crc32(content.numpy().data, checksum)
-    return f"{checksum:08x}"
+def path_before(path: Path) -> Path:
+    """Return where the checkpoint before the last one is kept.
+
+    Example:
+        >>> path_before(Path("checkpoint.safetensors")).name
+        'checkpoint.previous.safetensors'
+    """
+    return path.with_stem(f"{path.stem}.previous")
+
+
+def mend_checkpoint(path: Path) -> None:
+    """Put the checkpoint before in the place of one that is damaged or missing.
+
+    A damaged one is kept under another name. Nothing is done where the checkpoint is
+    whole, or where there is no other.
+    """
+    before, reason = path_before(path), ""
+    if path.is_file():
+        reason = _fault(path)
+        if not reason:
+            return
+    if not before.is_file() or _fault(before):
+        return
+    if reason:
+        damaged = path.with_stem(f"{path.stem}.damaged")
+        path.replace(damaged)
+        warnings.warn(
+            f"{path} is not a whole checkpoint ({reason}). The one before it is taken; "
+            f"the damaged one is kept as {damaged.name}.",
+            CheckpointWarning,
+            stacklevel=2,
+        )
+    with atomic_write(path) as temporary:
+        shutil.copyfile(before, temporary)
+
+
+def data_mark(data: LongTailedData) -> str:
+    """Return what tells the training images and the order of their labels."""
+    order = zlib.crc32(data.train.labels.numpy().tobytes())
+    return f"{data.fingerprint}-{order:08x}"
+
+
+def _check_finite(modules: Mapping[str, nn.Module], position: Position) -> None:
+    for name, module in modules.items():
+        for key, value in module.named_parameters():
+            if not value.isfinite().all():
+                raise FloatingPointError(
+                    f"the weight `{name}.{key}` is no longer finite (epoch "
+                    f"{position.epoch + 1}, after {position.batch} steps of it), so "
+                    "that no checkpoint is written. Train again with a lower optim.lr."
+                )
+
+
+def _restore_optimizer(
+    tensors: Mapping[str, Tensor], optimizer: Optimizer | None
+) -> None:
+    slots: dict[int, dict[str, Tensor]] = {}
+    for key, value in _under("optimizer.", tensors).items():
+        index, _, slot = key.partition(".")
+        slots.setdefault(int(index), {})[slot] = value.clone()
+    if optimizer is None:
+        return
+    weights = [w for group in optimizer.param_groups for w in group["params"]]
+    for number, part in slots.items():
+        shapes = (weights[number].shape, ())
+        if any(value.shape not in shapes for value in part.values()):
+            raise ValueError("a slot has another shape than its weight")
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -120,15 +207,41 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118 (not a dict)
-            metadata = file.metadata() or {}
-    except (SafetensorError, ValueError) as error:
-        raise _damaged(path, str(error)) from None
-    notes = metadata.get("tailshift", "")
-    if metadata.get("checksum") != _checksum(tensors, notes):
-        raise _damaged(path, "its checksum does not fit its content")
-    return tensors, json.loads(notes)
+        file = read_tensors(path)
+        if not file.is_sealed:
+            raise DamagedFileError(path, "it has no checksum")
+    except DamagedFileError as error:
+        raise _damaged(path, error.reason) from None
+    try:
+        notes = json.loads(file.metadata.get(NOTES, ""))
+    except (ValueError, RecursionError):
+        notes = None
+    if not isinstance(notes, dict):
+        raise _damaged(path, "its notes are not a JSON object")
+    return file.tensors, notes
+
+
+def _position(path: Path, notes: Mapping[str, Any]) -> Position:
+    try:
+        position = Position(**notes["position"])
+        _POSITION.validate_json(json.dumps(notes["position"]), strict=True)
+    except (KeyError, TypeError, ValueError):  # pydantic's error is a ValueError
+        raise _damaged(path, "it does not say where training stands") from None
+    if min(position.stage, position.epoch, position.batch) < 0:
+        raise _damaged(path, "it does not say where training stands")
+    return position
+
+
+_POSITION = TypeAdapter(Position)
+
+
+def _fault(path: Path) -> str:
+    """Return what is wrong with a checkpoint; nothing where it is whole."""
+    try:
+        file = read_tensors(path)
+    except DamagedFileError as error:
+        return error.reason
+    return "" if file.is_sealed else "it has no checksum"
 
 
 def _damaged(path: Path, reason: str) -> ValueError:

@@ -1,24 +1,48 @@
 """The folder that a run is written to: refused, resumed, begun; nothing is lost."""
 
+import contextlib
+import errno
+import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tailshift.config import RunConfig
+from tailshift.files import is_leftover, remove_leftovers
+from tailshift.training.anomaly import NonFiniteLossError
+from tailshift.training.checkpoint import mend_checkpoint, read_position
 from tailshift.training.environment import describe_environment
+from tailshift.training.lock import LOCK, hold_lock
 from tailshift.training.run import (
     CHECKPOINT,
     CONFIG,
     ENVIRONMENT,
     FACTS,
+    FAILURE,
     METRICS,
     PREDICTIONS,
     TENSORBOARD,
     WEIGHTS,
     read_config,
+    resume_command,
     write_json,
 )
+
+FREE_SETTINGS = frozenset(
+    {
+        "train.checkpoint_every",
+        "train.checkpoint_minutes",
+        "train.checkpoint_steps",
+        "train.detect_anomaly",
+        "train.num_workers",
+        "train.tensorboard",
+    }
+)
+"""Settings that a run may be resumed without: the outcome does not depend on them."""
+
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def default_directory(config: RunConfig) -> Path:
@@ -35,7 +59,7 @@ def check_directory(
             f"`output` must be a folder, but {directory} is a file. "
             "Name another folder (--output)."
         )
-    if not directory.exists() or not any(directory.iterdir()):
+    if not directory.exists() or _is_empty(directory):
         return
     if resume and (directory / CONFIG).is_file():
         check_same_config(directory, config)
@@ -52,6 +76,42 @@ def check_directory(
         )
 
 
+@contextmanager
+def open_directory(
+    directory: Path, config: RunConfig, *, resume: bool, force: bool
+) -> Iterator[bool]:
+    """Hold a run directory for this process; yields whether a run in it goes on.
+
+    What a killed process left half written is removed, and a damaged checkpoint gives
+    way to the one before it. A full disk and a loss that is not finite end with a
+    sentence that says what is saved.
+
+    Args:
+        directory: It is made where it is missing.
+        config: What is to be trained in it.
+        resume: Whether to go on with a run that is there.
+        force: Whether a run that is there may be replaced.
+
+    Raises:
+        BlockingIOError: If another process trains in it.
+    """
+    is_new = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with hold_lock(directory), _telling_what_is_saved(directory):
+            # Again: another process may have been here since the first check.
+            check_directory(directory, config, resume=resume, force=force)
+            is_resumed = resume and (directory / CONFIG).is_file()
+            remove_leftovers(directory)
+            if is_resumed:
+                _mend(directory)
+            yield is_resumed
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # only where nothing was begun
+                directory.rmdir()
+
+
 def is_run_directory(directory: Path) -> bool:
     """Say whether a folder was made by `train`, by its configuration."""
     try:
@@ -65,8 +125,11 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
     """Make a run directory, without what an earlier run left in it."""
     for folder in (PREDICTIONS, TENSORBOARD):
         shutil.rmtree(directory / folder, ignore_errors=True)
-    for name in (FACTS, WEIGHTS, CHECKPOINT, METRICS, ENVIRONMENT):
+    for name in (FACTS, FAILURE, WEIGHTS, METRICS, ENVIRONMENT):
         (directory / name).unlink(missing_ok=True)
+    stem, _, suffix = CHECKPOINT.partition(".")
+    for path in directory.glob(f"{stem}*.{suffix}"):
+        path.unlink()
     write_json(directory / CONFIG, config.to_mapping())
     write_json(directory / ENVIRONMENT, describe_environment())
 
@@ -76,6 +139,8 @@ def check_same_config(directory: Path, config: RunConfig) -> None:
     began = _flat(read_config(directory).to_mapping())
     asked = _flat(config.to_mapping())
     for key in asked:
+        if key in FREE_SETTINGS:
+            continue
         if began.get(key) != asked[key]:
             raise ValueError(
                 f"{directory} was begun with {key} = {began.get(key)!r}, but --resume "
@@ -91,3 +156,50 @@ def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
         below = _flat(value) if isinstance(value, Mapping) else {}
         flat |= {f"{key}.{name}": part for name, part in below.items()} or {key: value}
     return flat
+
+
+def _is_empty(directory: Path) -> bool:
+    """Say whether a folder holds nothing but what a killed process left."""
+    return all(path.name == LOCK or is_leftover(path) for path in directory.iterdir())
+
+
+def _mend(directory: Path) -> None:
+    """Make up for what a killed or failed process did not come to."""
+    (directory / FAILURE).unlink(missing_ok=True)
+    mend_checkpoint(directory / CHECKPOINT)
+    if not (directory / ENVIRONMENT).is_file():
+        write_json(directory / ENVIRONMENT, describe_environment())
+
+
+@contextmanager
+def _telling_what_is_saved(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except FloatingPointError as error:
+        where = ""
+        if isinstance(error, NonFiniteLossError):
+            failure = {"message": str(error), "step": error.step, "epoch": error.epoch}
+            write_json(directory / FAILURE, {**failure, "sample_ids": error.sample_ids})
+            where = f" All of the batch's sample ids are in {directory / FAILURE}."
+        raise FloatingPointError(f"{error}{where} {_last_good(directory)}") from error
+    except OSError as error:
+        if error.errno not in _DISK_FAULTS:
+            raise
+        raise OSError(
+            f"{directory} cannot be written to ({os.strerror(error.errno)}). What was "
+            "saved before is whole. Make room, then go on with "
+            f"`{resume_command(directory)}`."
+        ) from error
+
+
+def _last_good(directory: Path) -> str:
+    """Return a sentence about the checkpoint that a run could go on from."""
+    path = directory / CHECKPOINT
+    if not path.is_file():
+        return "There is no checkpoint yet."
+    position = read_position(path)
+    return (
+        f"The last good checkpoint is {path} (after {position.epoch} whole epochs and "
+        f"{position.batch} steps); `{resume_command(directory)} --detect-anomaly` goes "
+        "on from it and names the operation that fails."
+    )

@@ -15,8 +15,9 @@ from torch.optim import SGD
 
 from tailshift.config import RunConfig
 from tailshift.training.data_shape import DataShape, data_shape
+from tailshift.training.distributed import build_fabric
 from tailshift.training.network import build_network
-from tailshift.training.train import build_fabric, stage_epochs
+from tailshift.training.train import stage_epochs
 
 SMALLEST_BATCH = 4
 LONG_STEP = 2.0

@@ -1,5 +1,6 @@
 """What a network gives for all images of a split."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,10 @@ from torch import Tensor, nn
 
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData, Split
+from tailshift.losses import Processes
 from tailshift.models import Classifier
+from tailshift.models.empty_batch import of_any_batch
+from tailshift.training.distributed import share_buffers
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -18,9 +22,12 @@ if TYPE_CHECKING:
 def outputs(
     fabric: "Fabric", module: nn.Module, split: Split, config: RunConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return a module's outputs, (N, …) in float32, and the labels, (N,).
+    """Return a module's outputs, (N, …), and the labels, (N,).
 
-    Images that cannot be read are left out, where the configuration says so.
+    Half precision is widened to float32.
+
+    Images that cannot be read are left out, where the configuration says so. Several
+    processes share the images, and all of them get all outputs.
 
     Args:
         fabric: Gives device and precision.
@@ -32,16 +39,44 @@ def outputs(
         batch_size=config.eval.batch_size,
         training=False,
         num_workers=config.train.num_workers,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
     )
+    share_buffers(module, fabric)
     precision = fabric.strategy.precision
     module.eval()
     given, labels = [], []
     for batch in loader.epoch(0):
         images = precision.convert_input(batch.images.to(fabric.device))
         with fabric.autocast():
-            given.append(module(images).float().cpu())
-        labels.append(batch.labels)
+            output = of_any_batch(module, images)
+        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        ids, output = gather_batch(batch.sample_ids, output, fabric, config)
+        given.append(output)
+        labels.append(split.labels[ids])
     return torch.cat(given), torch.cat(labels)
+
+
+def gather_batch(
+    sample_ids: Tensor, output: Tensor, fabric: "Fabric", config: RunConfig
+) -> tuple[Tensor, Tensor]:
+    """Return the samples of all processes' shares of a batch, by id, on the CPU.
+
+    Args:
+        sample_ids: Of this process, shape (n,).
+        output: Its rows, shape (n, …).
+        fabric: Gives the processes.
+        config: Gives the size of a whole batch.
+    """
+    if fabric.world_size == 1:
+        return sample_ids, output.cpu()
+    most = math.ceil(config.eval.batch_size / fabric.world_size)
+    processes = Processes(fabric.world_size, max_samples=most)
+    ids = processes.labels(sample_ids.to(output.device)).cpu()  # −1 where there is none
+    blank = output.new_zeros(most - len(output), *output.shape[1:])
+    rows = processes.gather(torch.cat([output, blank])).flatten(0, 1).cpu()
+    order = ids.argsort(stable=True)[(ids < 0).sum() :]
+    return ids[order], rows[order]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -10,10 +11,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tailshift.data import Batch, Batches
+from tailshift.losses import Processes
+from tailshift.training.anomaly import NonFiniteLossError
 from tailshift.training.checkpoint import Position
+from tailshift.training.distributed import broken_images, same_draws
 from tailshift.training.interrupt import StopRequest
+from tailshift.training.mixing import Mixed, mix
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.schedules import Schedule
+from tailshift.training.step import Step, StepSums
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric  # seconds to import, and only named here
@@ -45,6 +51,18 @@ class Trainer:
     """Parts of the model that keep their weights and statistics."""
     epochs_before: int = 0
     """Epochs of the stages before, for the metrics."""
+    mixup: float = 0.0
+    """α of mixup; 0 blends nothing."""
+    num_parts: int = 1
+    """Batches that a step reads stacked."""
+    processes: Processes = field(default_factory=Processes)
+    """Those that share each batch."""
+    accumulate: int = 1
+    """Pieces that a process reads its part of a batch in."""
+    is_exact: bool = False
+    """Whether the pieces' loss is that of the whole batch."""
+    seed: int = 0
+    """Of what all processes draw alike."""
     position: Position = field(default_factory=Position)
 
     @property
@@ -68,6 +86,7 @@ class Trainer:
         on_epoch: Callable[[Metrics], None],
         stop: StopRequest,
         progress: TrainingProgress,
+        on_step: Callable[[], None] = lambda: None,
     ) -> bool:
         """Train to the last epoch; return False if a stop was asked for before.
 
@@ -75,42 +94,68 @@ class Trainer:
             on_epoch: Called with the metrics of each epoch when it is done.
             stop: Checked after each step; an epoch whose last step is done is recorded.
             progress: Told of each step.
+            on_step: Called after each step but an epoch's last.
         """
-        position, device = self.position, self.fabric.device
-        optimizer = self.optimizer
+        position, optimizer, step = self.position, self.optimizer, self.build_step()
         while position.epoch < self.epochs:
             assert optimizer is not None
             self.begin_epoch()
             clock = time.perf_counter()
             for batch in self.loader.epoch(position.epoch, position.batch):
                 lr = self.set_learning_rate()
-                images, labels = batch.images.to(device), batch.labels.to(device)
-                output = self.model(images)
-                loss = self.loss(output, labels)
-                self.check_finite(loss, batch)
-                self.fabric.backward(loss)
+                mixed = self.mix(batch)
+                done = step.run(mixed, stop, partial(self.check_finite, batch=batch))
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 seconds, clock = time.perf_counter() - clock, time.perf_counter()
                 position.batch += 1
-                logits = output if isinstance(output, Tensor) else output.logits
                 position.add(
-                    images=len(logits),
-                    loss=loss.item() * len(logits),
-                    correct=(logits.argmax(-1) == labels[: len(logits)]).sum().item(),
+                    images=done.images,
+                    loss=done.loss * done.images,
+                    correct=done.correct,
                     seconds=seconds,
                 )
-                progress.step(loss.item(), seconds, len(labels))
-                if stop.is_set and position.batch < len(self.loader):
-                    return False
+                progress.step(done.loss, seconds, done.images_read)
+                if position.batch < len(self.loader):
+                    if self.is_stopped(stop, done):
+                        return False
+                    on_step()
             metrics = epoch_metrics(position, self.epochs_done + 1, lr)
-            if self.loader.num_broken is not None:
-                metrics["skipped_images"] = self.loader.num_broken
+            if (skipped := broken_images(self.loader)) is not None:
+                metrics["skipped_images"] = skipped
             position.epoch, position.batch, position.sums = position.epoch + 1, 0, {}
             on_epoch(metrics)
-            if stop.is_set:
+            if self.is_stopped(stop, done):
                 break
         return position.epoch == self.epochs
+
+    def build_step(self) -> Step:
+        """Return what runs a batch forward and backward."""
+        return Step(
+            self.fabric,
+            self.model,
+            self.loss,
+            self.processes,
+            accumulate=self.accumulate,
+            is_exact=self.is_exact,
+            num_parts=self.num_parts,
+        )
+
+    def mix(self, batch: Batch) -> Mixed:
+        """Return the batch on the device, blended where mixup is asked for."""
+        device = self.fabric.device
+        images, labels = batch.images.to(device), batch.labels.to(device)
+        is_shared = self.processes.world_size > 1
+        with same_draws(self.seed + self.step, is_on=is_shared and self.mixup > 0):
+            return mix(images, labels, self.mixup, num_parts=self.num_parts)
+
+    def is_stopped(self, stop: StopRequest, done: StepSums) -> bool:
+        """Say whether to stop after a step; several processes stop after the same."""
+        if self.processes.world_size == 1:
+            return stop.is_set
+        stop.is_set |= done.is_stopped  # one that came meanwhile holds for the next
+        stop.is_preemption |= done.is_preemption
+        return done.is_stopped
 
     def begin_epoch(self) -> None:
         """Put the model into training, and tell what changes by the epoch of it."""
@@ -133,12 +178,8 @@ class Trainer:
         """Stop at a loss that is NaN or infinite, naming where it came up."""
         if torch.isfinite(loss):
             return
-        ids = ", ".join(str(sample) for sample in batch.sample_ids[:8].tolist())
-        raise FloatingPointError(
-            f"the loss is {loss.item()} at step {self.step} (epoch "
-            f"{self.position.epoch + 1}, samples {ids} …). Train again with a lower "
-            "optim.lr."
-        )
+        ids = batch.sample_ids.tolist()
+        raise NonFiniteLossError(loss.item(), self.step, self.position.epoch + 1, ids)
 
 
 def epoch_metrics(position: Position, epoch: int, lr: float) -> Metrics:

@@ -12,6 +12,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from tailshift.training.distributed import is_first_process
+
 
 class TrainingProgress:
     """A bar over a run's steps, with the loss and images per second."""
@@ -36,7 +38,10 @@ class TrainingProgress:
 def training_progress(
     title: str, num_steps: int, *, done: int = 0, console: Console | None = None
 ) -> Iterator[TrainingProgress]:
-    """Show a bar while the block runs, if standard error is a terminal."""
+    """Show a bar while the block runs, if standard error is a terminal.
+
+    Of several processes the first shows it.
+    """
     console = console or Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -46,6 +51,6 @@ def training_progress(
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
-    disable = not console.is_terminal
+    disable = not (console.is_terminal and is_first_process())
     with Progress(*columns, console=console, disable=disable, transient=True) as bar:
         yield TrainingProgress(bar, num_steps, title, done)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from tailshift.data import LongTailedData, Split
 from tailshift.files import atomic_write
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
-from tailshift.training.checkpoint import load_checkpoint, save_checkpoint
+from tailshift.training.checkpoint import data_mark, load_checkpoint, save_checkpoint
 from tailshift.training.inference import outputs
 from tailshift.training.loop import Metrics, Trainer
 from tailshift.training.run import (
@@ -24,6 +25,7 @@ from tailshift.training.run import (
     TENSORBOARD,
     WEIGHTS,
     predictions_path,
+    read_metrics,
     read_metrics_lines,
     save_weights,
     write_json,
@@ -52,6 +54,8 @@ class Recorder:
         self.epochs_done = 0
         self._trainer: Trainer | None = None
         self._board: Any = None
+        self._steps_since_saved = 0
+        self._last_saved = time.monotonic()
 
     @property
     def checkpoint(self) -> Path:
@@ -80,11 +84,12 @@ class Recorder:
             self._restore()
         self.epochs_done = trainer.epochs_done
         self.write_facts("running")
+        self.fabric.barrier()  # none goes on before all have read the checkpoint
 
     @contextmanager
     def tensorboard(self) -> Iterator[None]:
         """Open TensorBoard's event file while the block runs, where it is asked for."""
-        if not self.config.train.tensorboard:
+        if not (self.config.train.tensorboard and self.fabric.is_global_zero):
             yield
             return
         try:
@@ -101,6 +106,8 @@ class Recorder:
     def record_epoch(self, metrics: Metrics) -> None:
         """Append an epoch's metrics to the file; save a checkpoint when it is time."""
         self.epochs_done = metrics["epoch"]
+        if not self.fabric.is_global_zero:
+            return
         with (self.directory / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
             file.flush()
@@ -111,14 +118,28 @@ class Recorder:
         if metrics["epoch"] % self.config.train.checkpoint_every == 0:
             self.save_checkpoint()
 
+    def after_step(self) -> None:
+        """Save a checkpoint within an epoch when it is time."""
+        self._steps_since_saved += 1
+        minutes = (time.monotonic() - self._last_saved) / 60
+        train = self.config.train
+        most_steps = train.checkpoint_steps or float("inf")
+        most_minutes = train.checkpoint_minutes or float("inf")
+        if self._steps_since_saved >= most_steps or minutes >= most_minutes:
+            self.save_checkpoint()
+
     def save_checkpoint(self) -> None:
-        """Write the checkpoint."""
+        """Write the checkpoint; the one before it is kept."""
+        if not self.fabric.is_global_zero:
+            return
+        self._steps_since_saved, self._last_saved = 0, time.monotonic()
         save_checkpoint(
             self.checkpoint,
             self.trainer.position,
             modules=self._modules,
             optimizer=self.trainer.optimizer,
             scaler=self.fabric.strategy.precision.state_dict(),
+            data=data_mark(self.data),
         )
 
     def _restore(self) -> None:
@@ -128,15 +149,20 @@ class Recorder:
                 self.checkpoint,
                 modules=self._modules,
                 optimizer=self.trainer.optimizer,
+                data=data_mark(self.data),
             )
             if scaler:
                 self.fabric.strategy.precision.load_state_dict(scaler)
+        if not self.fabric.is_global_zero:
+            return
         lines = read_metrics_lines(self.directory)[: self.trainer.epochs_done]
         with atomic_write(self.directory / METRICS) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
 
     def write_facts(self, state: str) -> None:
         """Write what the data is and how far the run has come."""
+        if not self.fabric.is_global_zero:
+            return
         facts = {
             "state": state,
             "epochs_done": self.epochs_done,
@@ -149,7 +175,7 @@ class Recorder:
             "std": list(self.data.std),
             "data_fingerprint": self.data.fingerprint,
         }
-        epochs = map(json.loads, read_metrics_lines(self.directory))
+        epochs = read_metrics(self.directory)
         skipped = [e["skipped_images"] for e in epochs if "skipped_images" in e]
         if skipped:  # a loader counts from where it was begun
             facts["skipped_images"] = max(skipped)
@@ -157,19 +183,23 @@ class Recorder:
 
     def save_results(self, finished: bool) -> None:
         """Write the weights and the logits of the evaluated splits."""
-        save_weights(self.directory / WEIGHTS, self.model)
+        if self.fabric.is_global_zero:
+            save_weights(self.directory / WEIGHTS, self.model)
         for name, split in (("val", self.data.val), ("test", self.data.test)):
             if split is not None and len(split):
                 path = predictions_path(self.directory, name)
-                path.parent.mkdir(exist_ok=True)
-                self._predictions(split).save(path, overwrite=True)
+                predictions = self._predictions(split)
+                if self.fabric.is_global_zero:
+                    path.parent.mkdir(exist_ok=True)
+                    predictions.save(path, overwrite=True)
         self.write_facts("finished" if finished else "interrupted")
+        self.fabric.barrier()  # none reads the run before it is whole
 
     def _predictions(self, split: Split) -> Predictions:
         counts = self.data.class_counts
         logits, labels = outputs(self.fabric, self.model, split, self.config)
         predictions = Predictions(
-            logits=logits,
+            logits=logits.float(),
             labels=labels,
             source_counts=counts,
             trained_prior=self.config.trained_prior(counts),

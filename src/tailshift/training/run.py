@@ -6,28 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import nn
+from pydantic import BaseModel, Field, ValidationError
+from torch import Tensor, nn
 
 from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
+from tailshift.estimators import adapt
 from tailshift.files import atomic_write
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
+from tailshift.tensor_file import read_tensors, write_tensors
 from tailshift.training.network import build_network
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
+FAILURE = "failure.json"
 CHECKPOINT, METRICS, ENVIRONMENT = (
     "checkpoint.safetensors",
     "metrics.jsonl",
     "environment.json",
 )
 PREDICTIONS, TENSORBOARD = "predictions", "tensorboard"
+WEIGHTS_MARK = "tailshift_weights"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -45,7 +48,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             f"{path.parent} is not a run directory: it has no {path.name}. "
             "`tailshift train` makes one."
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}).") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, but does not.")
@@ -84,7 +87,7 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One record an epoch, as they were written."""
-        return [json.loads(line) for line in read_metrics_lines(self.directory)]
+        return read_metrics(self.directory)
 
     @cached_property
     def model(self) -> Classifier:
@@ -120,13 +123,32 @@ class Run:
     def retarget(self, prior: VectorLike) -> PostCompensated:
         """Return the model, answering for another prior.
 
+        Its ``adapt`` estimates with the validation logits held out, where the run has
+        any, and keeps the source prior where the data do not support an estimate.
+
         Args:
             prior: :math:`p_t`, shape (C,).
         """
         counts = torch.tensor(self.facts["source_counts"])
-        trained = self.config.trained_prior(counts)
-        module = PostCompensated(self.model, trained_prior=trained, target_prior=prior)
+        has_val = predictions_path(self.directory, "val").is_file()
+        module = PostCompensated(
+            self.model,
+            trained_prior=self.config.trained_prior(counts),
+            target_prior=prior,
+            estimator=ValidationEstimator(self) if has_val else None,
+        )
         return module.eval()
+
+
+@dataclass(frozen=True)
+class ValidationEstimator:
+    """Estimates with a run's validation logits held out, read when they are needed."""
+
+    run: Run
+
+    def estimate(self, logits: Tensor) -> Tensor:
+        """Return the prior of unlabelled logits; the source prior in case of doubt."""
+        return adapt(self.run.predictions("val"), logits).target_prior
 
 
 def resume_command(directory: Path) -> str:
@@ -139,8 +161,27 @@ def read_metrics_lines(directory: Path) -> list[str]:
     path = directory / METRICS
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [line for line in lines if line.endswith("\n")]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is damaged: it is not text in UTF-8.") from None
+    return [f"{line}\n" for line in text.split("\n")[:-1]]
+
+
+def read_metrics(directory: Path) -> list[dict[str, Any]]:
+    """Return one record an epoch, as they were written."""
+    records = []
+    for number, line in enumerate(read_metrics_lines(directory), start=1):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise ValueError(
+                f"{directory / METRICS} is damaged: line {number} is not a JSON object."
+            )
+        records.append(record)
+    return records
 
 
 def predictions_path(directory: Path, split: str) -> Path:
@@ -149,26 +190,22 @@ def predictions_path(directory: Path, split: str) -> Path:
 
 
 def save_weights(path: Path, model: nn.Module) -> None:
-    """Write a module's weights as safetensors."""
-    state = model.state_dict()  # cloned: weights that a network shares are saved twice
-    weights = {key: value.contiguous().clone() for key, value in state.items()}
-    with atomic_write(path) as temporary:
-        save_file(weights, temporary)
+    """Write a module's weights as safetensors, sealed with a checksum."""
+    write_tensors(path, model.state_dict(), {WEIGHTS_MARK: "1"})
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Fill a module with saved weights."""
+    """Fill a module with saved weights, if their checksum fits, where there is one."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.parent} has no weights yet. Finish it with "
             f"`{resume_command(path.parent)}`."
         )
+    file = read_tensors(path)
+    if WEIGHTS_MARK in file.metadata and not file.is_sealed:
+        raise ValueError(f"{path} is damaged: its checksum is gone.")
     try:
-        weights = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}).") from None
-    try:
-        model.load_state_dict(weights)
+        model.load_state_dict(file.tensors)
     except RuntimeError:
         raise ValueError(
             f"{path} holds the weights of another network than the recipe names."
@@ -199,7 +236,34 @@ def load(run_dir: str | Path) -> Run:
             f"{directory / FACTS} is damaged: it lacks {', '.join(sorted(missing))}. "
             "Train the run again with --force."
         )
+    if wrong := _wrong_facts(facts, config):
+        raise ValueError(
+            f"{directory / FACTS} is damaged: {', '.join(wrong)} cannot be what it "
+            "was. Train the run again with --force."
+        )
     return Run(directory, config, facts)
+
+
+class _Facts(BaseModel):
+    """What is needed of run.json, and within which bounds."""
+
+    state: str
+    class_names: Annotated[list[str], Field(min_length=1)]
+    source_counts: list[Annotated[int, Field(ge=0, lt=2**63)]]
+    in_channels: Annotated[int, Field(ge=1, le=1024)]
+    image_size: Annotated[int, Field(ge=1, le=2**16)]
+    stage: Annotated[int, Field(ge=0)] = 0
+
+
+def _wrong_facts(facts: Mapping[str, Any], config: RunConfig) -> list[str]:
+    """Return the keys of values that no run could have."""
+    try:
+        checked = _Facts.model_validate(facts, strict=True)
+    except ValidationError as error:
+        return sorted({str(fault["loc"][0]) for fault in error.errors()})
+    if len(checked.source_counts) != len(checked.class_names):
+        return ["source_counts"]
+    return [] if checked.stage < len(config.method.stages()) else ["stage"]
 
 
 def read_config(directory: Path) -> RunConfig:
@@ -209,3 +273,7 @@ def read_config(directory: Path) -> RunConfig:
     except ConfigError as error:
         faults = " ".join(error.faults)
         raise ValueError(f"{directory / CONFIG} is damaged: {faults}") from None
+    except RecursionError:
+        raise ValueError(
+            f"{directory / CONFIG} is damaged: it is nested too deeply."
+        ) from None

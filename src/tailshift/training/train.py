@@ -1,5 +1,7 @@
 """From a configuration to a finished run directory."""
 
+import dataclasses
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,22 +11,30 @@ from torch.optim import SGD
 
 from tailshift.config import RunConfig
 from tailshift.data import Batches, LongTailedData, StackedLoader
+from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
 from tailshift.models import Classifier
+from tailshift.training.anomaly import detecting_anomalies
 from tailshift.training.checkpoint import Position, read_position
 from tailshift.training.directory import (
     begin_directory,
     check_directory,
     default_directory,
 )
+from tailshift.training.distributed import (
+    build_fabric,
+    build_processes,
+    open_directory_together,
+    synchronise_batch_norm,
+)
 from tailshift.training.hold_out import with_validation
 from tailshift.training.inference import SplitFeatures
-from tailshift.training.interrupt import StopRequest, stop_on_interrupt
+from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
 from tailshift.training.loop import Trainer
 from tailshift.training.network import build_network, freeze, place_head
 from tailshift.training.progress import training_progress
 from tailshift.training.recorder import Recorder
-from tailshift.training.run import CONFIG, Run, load
+from tailshift.training.run import Run, load
 from tailshift.training.schedules import build_schedule
 from tailshift.training.start import start_from
 
@@ -50,7 +60,8 @@ def train(
     """Train, evaluate and return the run.
 
     Ctrl-C (once) ends the step under way, then saves a run that can be used and
-    resumed.
+    resumed. SIGTERM does the same without an evaluation, and ends the process with
+    exit code 75.
 
     Args:
         config: What to train; `tailshift.load_recipe` makes one.
@@ -66,55 +77,102 @@ def train(
     torch.manual_seed(config.seed)
     if data is None:
         root = Path(data_root) if data_root is not None else None
-        data = config.data.load(root=root, seed=config.seed)
+        with fabric.rank_zero_first():  # it may have to be fetched
+            data = config.data.load(root=root, seed=config.seed)
     check_splits(data)
     if getattr(config.method, "needs_validation", False):
         data = _held_out(config, data)
     model = new_model(config, data)
     recorder = Recorder(directory, config, data, model, fabric)
-    is_resumed = resume and (directory / CONFIG).is_file()
-    if not is_resumed:
-        begin_directory(directory, config)
-    with stop_on_interrupt() as stop, recorder.tensorboard():
-        finished = train_stages(recorder, stop, is_resumed=is_resumed)
-    recorder.save_checkpoint()
-    recorder.save_results(finished)
+    check_stages(config, data, fabric)
+    with open_directory_together(
+        fabric, directory, config, resume=resume, force=force
+    ) as is_resumed:
+        write_run(recorder, is_resumed=is_resumed)
     return load(directory)
 
 
-def train_stages(recorder: Recorder, stop: StopRequest, *, is_resumed: bool) -> bool:
+def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
+    """Train from where the run directory stands, evaluate, and save it all.
+
+    Args:
+        recorder: Has the model and the data; this process holds its directory.
+        is_resumed: Whether to go on with a run, or to begin one.
+    """
+    fabric, first = recorder.fabric, first_stage(recorder, is_resumed=is_resumed)
+    fabric.barrier()
+    if not is_resumed and fabric.is_global_zero:
+        begin_directory(recorder.directory, recorder.config)
+    fabric.barrier()
+    with stop_on_interrupt() as stop, recorder.tensorboard():
+        finished = train_stages(recorder, stop, first, is_resumed=is_resumed)
+    recorder.save_checkpoint()
+    if fabric.broadcast(stop.is_preemption) and not finished:
+        recorder.write_facts("interrupted")
+        fabric.barrier()  # whoever ends first may take the others with it
+        raise Preempted(recorder.directory)
+    recorder.save_results(finished)
+
+
+def train_stages(
+    recorder: Recorder, stop: StopRequest, first: int, *, is_resumed: bool
+) -> bool:
     """Train one stage after the other; return False if a stop was asked for before.
 
     Args:
         recorder: Has the model and the data, and is told of all that happens.
         stop: Ends training after the step under way.
+        first: The stage to begin with.
         is_resumed: Whether to begin where the checkpoint is.
     """
     config, data, model = recorder.config, recorder.data, recorder.model
     features = SplitFeatures(recorder.fabric, model, data, config)
     stages = config.method.stages()
-    first = first_stage(recorder, is_resumed=is_resumed)
+    is_restored = is_resumed and recorder.checkpoint.is_file()
     for number, stage in enumerate(stages[first:], first):
         if number > 0:
             previous = model.head
             place_head(model, config, number)
-            if not (is_resumed and number == first):
+            if not (is_restored and number == first):
                 model.head.begin(previous, features)
         trainer = build_trainer(config, data, model, recorder.fabric, number)
         recorder.follow(trainer, is_resumed=is_resumed and number == first)
         title = f"{config.recipe} · {config.method.title} · seed {config.seed}"
         if len(stages) > 1:
             title += f" · {stage.title}"
-        with training_progress(title, trainer.num_steps, done=trainer.step) as progress:
+        with (
+            training_progress(title, trainer.num_steps, done=trainer.step) as progress,
+            anomalies(trainer, config),
+        ):
             if not trainer.fit(
-                on_epoch=recorder.record_epoch, stop=stop, progress=progress
+                on_epoch=recorder.record_epoch,
+                on_step=recorder.after_step,
+                stop=stop,
+                progress=progress,
             ):
                 return False
     return True
 
 
+def anomalies(trainer: Trainer, config: RunConfig) -> AbstractContextManager[None]:
+    """Return what looks for NaN in a stage, where it is asked for."""
+    if not config.train.detect_anomaly:
+        return nullcontext()
+    return detecting_anomalies(trainer.model, lambda: trainer.step)
+
+
+def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
+    """Refuse what a stage could not train on, before hours go into another."""
+    for stage in config.method.stages():
+        build_loader(config, data, stage, fabric)
+        build_loss(config, data, stage)
+
+
 def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
-    """Return the stage to begin with: the checkpoint's, or the first not given."""
+    """Return the stage to begin with: the checkpoint's, or the first not given.
+
+    One that is given (``train.start_from``) is filled into the model.
+    """
     config = recorder.config
     if is_resumed and recorder.checkpoint.is_file():
         return read_position(recorder.checkpoint).stage
@@ -126,9 +184,10 @@ def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
 
 def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
     """Return the data with validation images that no stage trains on, if it may be."""
-    if data.val is not None or config.train.start_from:
+    if (data.val is not None and len(data.val)) or config.train.start_from:
         return data
-    return with_validation(data, HELD_OUT, seed=config.seed)
+    no_val = dataclasses.replace(data, val=None)
+    return with_validation(no_val, HELD_OUT, seed=config.seed)
 
 
 def check_splits(data: LongTailedData) -> None:
@@ -162,34 +221,6 @@ def new_model(config: RunConfig, data: LongTailedData) -> Classifier:
     return model
 
 
-def build_fabric(config: RunConfig) -> "Fabric":
-    """Return the launched Fabric: device, precision and processes."""
-    from lightning_fabric import Fabric  # seconds to import: only when training
-
-    train = config.train
-    if train.devices * train.num_nodes > 1:
-        raise ValueError(
-            "`train.devices` times `train.num_nodes` must be 1, but is "
-            f"{train.devices * train.num_nodes}. One process trains at a time for now."
-        )
-    try:
-        fabric = Fabric(
-            accelerator=train.accelerator,
-            devices=train.devices,
-            num_nodes=train.num_nodes,
-            precision=train.precision,
-        )
-    except RuntimeError:
-        if train.accelerator in ("auto", "cpu"):
-            raise
-        raise ValueError(
-            f"`train.accelerator` must be there, but {train.accelerator!r} is not. "
-            "Take 'auto' or 'cpu'."
-        ) from None
-    fabric.launch()
-    return fabric
-
-
 def build_trainer(
     config: RunConfig,
     data: LongTailedData,
@@ -201,9 +232,9 @@ def build_trainer(
     stages = config.method.stages()
     stage = stages[stage_number]
     begun = stages[1 if config.train.start_from else 0 : stage_number]
-    counts = config.served_counts(data.class_counts, stage)
+    synchronise_batch_norm(model, config, len(data.train), fabric.world_size)
     frozen = freeze(model, stage.frozen)
-    epochs = stage_epochs(config, stage)
+    epochs, num_parts = stage_epochs(config, stage), len(config.samplers(stage))
     loader = build_loader(config, data, stage, fabric)
     optimizer = build_optimizer(config, model, stage) if epochs else None
     wrapped: nn.Module = model.to(fabric.device)
@@ -212,7 +243,7 @@ def build_trainer(
     return Trainer(
         fabric,
         wrapped,
-        stage.loss(counts).to(fabric.device),
+        build_loss(config, data, stage).to(fabric.device),
         optimizer,
         build_schedule(
             stage.schedule or config.optim.schedule,
@@ -226,8 +257,22 @@ def build_trainer(
         epochs,
         frozen=frozen,
         epochs_before=sum(stage_epochs(config, stage) for stage in begun),
+        mixup=config.train.mixup,
+        num_parts=num_parts,
+        processes=build_processes(config, fabric, num_parts),
+        accumulate=config.train.accumulate,
+        is_exact=config.train.exact_accumulation,
+        seed=config.seed,
         position=Position(stage=stage_number),
     )
+
+
+def build_loss(config: RunConfig, data: LongTailedData, stage: Stage) -> nn.Module:
+    """Return the loss of a stage, under smoothed labels where they are asked for."""
+    loss = stage.loss(config.served_counts(data.class_counts, stage))
+    if config.train.label_smoothing == "label_aware":
+        return LabelAwareSmoothing(loss, data.class_counts)
+    return loss
 
 
 def build_loader(
@@ -256,7 +301,8 @@ def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> SGD:
     """Return SGD over what the stage trains; the backbone may have its own rate."""
     optim = config.optim
     lr = stage.lr or optim.lr
-    backbone_lr = lr * (optim.backbone_lr or optim.lr) / optim.lr
+    recipe_share = (optim.backbone_lr or optim.lr) / optim.lr
+    backbone_lr = stage.backbone_lr or lr * recipe_share
     groups = ((model.backbone, backbone_lr), (model.head, lr))
     return SGD(
         [

@@ -1,0 +1,200 @@
+"""Several processes: how many there are, how they are started and what they share."""
+
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tailshift.config import RunConfig, TrainConfig
+from tailshift.data import Batches
+from tailshift.losses import Processes
+from tailshift.training.directory import open_directory
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+def build_fabric(config: RunConfig) -> "Fabric":
+    """Return the launched Fabric: device, precision and processes.
+
+    Processes that torchrun or srun has started join each other; otherwise the command
+    is started again for each of ``train.devices`` beyond the first.
+    """
+    from lightning_fabric import Fabric  # seconds to import: only when training
+
+    train = config.train
+    devices, num_nodes = num_processes(train)
+    try:
+        fabric = Fabric(
+            accelerator=train.accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            strategy="ddp" if devices * num_nodes > 1 else "auto",
+            precision=train.precision,
+        )
+    except RuntimeError:
+        if train.accelerator in ("auto", "cpu"):
+            raise
+        raise ValueError(
+            f"`train.accelerator` must be there, but {train.accelerator!r} is not. "
+            "Take 'auto' or 'cpu'."
+        ) from None
+    check_machine(train, fabric.device.type, devices * num_nodes)
+    if train.precision == "64-true":  # else Fabric would round logits to float32
+        fabric.strategy.precision.convert_output = _unchanged  # type: ignore[method-assign] # of this instance
+    fabric.launch()
+    return fabric
+
+
+def _unchanged(data: Any) -> Any:
+    return data
+
+
+def num_processes(train: TrainConfig) -> tuple[int, int]:
+    """Return the processes on each machine, and the machines.
+
+    What torchrun or srun has started goes before what the configuration says, so that a
+    run may be resumed with another number of processes.
+    """
+    environment = os.environ
+    if dist.is_available() and dist.is_torchelastic_launched():
+        devices = int(environment["LOCAL_WORLD_SIZE"])
+        return devices, int(environment["WORLD_SIZE"]) // devices
+    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # only srun sets it
+        num_nodes = int(environment["SLURM_STEP_NUM_NODES"])
+        return int(environment["SLURM_STEP_NUM_TASKS"]) // num_nodes, num_nodes
+    return train.devices, train.num_nodes
+
+
+def check_machine(train: TrainConfig, device: str, world_size: int) -> None:
+    """Refuse settings that the machine or the number of processes cannot meet."""
+    if train.sync_batch_norm and device != "cuda":
+        raise ValueError(
+            "`train.sync_batch_norm` must be false without GPUs, but is true on "
+            f"{device!r}. Leave it out: each process then normalises by its own images."
+        )
+    if train.batch_size < world_size:
+        raise ValueError(
+            f"`train.batch_size` must be at least the number of processes, "
+            f"{world_size}, but is {train.batch_size}: it is shared among them."
+        )
+
+
+def build_processes(config: RunConfig, fabric: "Fabric", num_parts: int) -> Processes:
+    """Return the processes of a stage's training.
+
+    Args:
+        config: Gives batch size and micro-batches.
+        fabric: Gives their number.
+        num_parts: Batches that a step reads stacked.
+    """
+    train, world_size = config.train, fabric.world_size
+    of_one = math.ceil(train.batch_size / world_size)
+    if not train.exact_accumulation:
+        of_one = math.ceil(of_one / train.accumulate)
+    return Processes(world_size, max_samples=num_parts * of_one)
+
+
+@contextmanager
+def open_directory_together(
+    fabric: "Fabric", directory: Path, config: RunConfig, *, resume: bool, force: bool
+) -> Iterator[bool]:
+    """Hold a run directory in the first process for all; see `open_directory`.
+
+    Where it cannot be had, all processes end with the same sentence.
+
+    Args:
+        fabric: Gives the processes.
+        directory: It is made where it is missing.
+        config: What is to be trained in it.
+        resume: Whether to go on with a run that is there.
+        force: Whether a run that is there may be replaced.
+    """
+    if not fabric.is_global_zero:
+        is_resumed: bool | Exception = fabric.broadcast(False)
+        if isinstance(is_resumed, Exception):
+            raise is_resumed
+        yield is_resumed
+        return
+    is_open = False
+    try:
+        with open_directory(directory, config, resume=resume, force=force) as resumed:
+            is_open = True
+            yield fabric.broadcast(resumed)
+    except (OSError, ValueError) as error:
+        if not is_open:
+            fabric.broadcast(error)
+        raise
+
+
+def synchronise_batch_norm(
+    model: nn.Module, config: RunConfig, num_images: int, world_size: int
+) -> None:
+    """Let batch normalisation take its statistics from all processes, where asked for.
+
+    Args:
+        model: Changed in place.
+        config: Says whether.
+        num_images: Of an epoch.
+        world_size: Number of processes.
+    """
+    train = config.train
+    if not train.sync_batch_norm or world_size == 1:
+        return
+    rest = num_images % train.batch_size
+    if 0 < rest < world_size and not train.drop_last:
+        raise ValueError(
+            "`train.sync_batch_norm` needs an image for each process in every batch, "
+            f"but an epoch's last one has {rest} for {world_size} processes. "
+            "Set train.drop_last=true, or another batch size."
+        )
+    convert: Any = nn.SyncBatchNorm.convert_sync_batchnorm
+    convert(model)  # in place, for a model that is no batch normalisation itself
+
+
+def is_first_process() -> bool:
+    """Say whether this process is the one that writes and prints."""
+    is_joined = dist.is_available() and dist.is_initialized()
+    return not is_joined or dist.get_rank() == 0
+
+
+def share_buffers(module: nn.Module, fabric: "Fabric") -> None:
+    """Give all processes the first one's buffers, such as batch statistics."""
+    if fabric.world_size > 1:
+        for buffer in module.buffers():
+            dist.broadcast(buffer, src=0)
+
+
+def broken_images(loader: Batches) -> int | None:
+    """Return how many images all processes have left out; None where none ever is."""
+    if loader.num_broken is None or not dist.is_initialized():
+        return loader.num_broken
+    loaders = getattr(loader, "loaders", [loader])
+    mine = {sample for one in loaders for sample in one.broken}
+    everyone: list[set[int]] = [set() for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everyone, mine)
+    return len(set().union(*everyone))
+
+
+@contextmanager
+def same_draws(seed: int, *, is_on: bool) -> Iterator[None]:
+    """Let PyTorch's generator start from a seed while the block runs, if `is_on`.
+
+    Processes whose generators have drifted apart so draw the same for a step.
+    """
+    if not is_on:
+        yield
+        return
+    generator = torch.default_generator
+    state = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(state)

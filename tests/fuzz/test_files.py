@@ -1,0 +1,370 @@
+"""Whatever a file holds, reading it ends in a result or in one sentence.
+
+Some hundred files by default; more than ten thousand with `pytest -m slow tests/fuzz`.
+"""
+
+import io
+import json
+import pickle
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save
+from torch import nn
+from torch.optim import SGD
+
+import tailshift as ts
+from tailshift.config import ConfigError
+from tailshift.data.cifar_files import CIFAR10, read_names, read_split
+from tailshift.data.image_csv import ImageCSV
+from tailshift.data.image_list import ImageList
+from tailshift.data.image_parquet import ImageParquet
+from tailshift.models import build_backbone, load_backbone_weights
+from tailshift.tensor_file import CHECKSUM, NOTES, checksum
+from tailshift.training.checkpoint import Position, load_checkpoint, save_checkpoint
+from tailshift.training.run import load_weights, save_weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
+
+Contents = st.SearchStrategy[bytes]
+
+TOKENS = (
+    *(b"\x00", b"\xff\xfe", b"\r", b"\n", b'"', b",", b"[" * 2000, b'{"a":' * 2000),
+    *(b"nan", b"-1", b"1e999", b"9" * 20, b"9" * 5000, b"true", b"null", b"[]", b"{}"),
+    *(b"../", b"/", b"\xe2\x80\xa8", b"\x1b[31m", b"\xff\xff\xff\x7f", b" " * 5000),
+)
+
+
+@st.composite
+def changed(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Give random bytes, or a valid file cut short or with bytes changed."""
+    kind = draw(st.sampled_from(("random", "cut", "edited", "edited")))
+    if kind == "random":
+        return draw(st.binary(max_size=300))
+    if kind == "cut":
+        return valid[: draw(st.integers(0, len(valid)))]
+    content = valid
+    for _ in range(draw(st.integers(1, 5))):
+        near = draw(st.sampled_from((300, len(content))))  # headers come first
+        where = draw(st.integers(0, min(near, len(content))))
+        removed = draw(st.sampled_from((0, 1, 1, 4, 30)))
+        added = draw(st.sampled_from(TOKENS) | st.binary(max_size=4))
+        content = content[:where] + added + content[where + removed :]
+    return content
+
+
+PLAIN = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(max_size=5),
+    lambda below: (
+        st.lists(below, max_size=3) | st.dictionaries(st.text(max_size=3), below)
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def strange_json(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Give a valid JSON object with some of its values replaced."""
+    content = json.loads(valid)
+    for _ in range(draw(st.integers(1, 3))):
+        part = content
+        key = draw(st.sampled_from(sorted(part)))
+        while isinstance(part[key], dict) and part[key] and draw(st.booleans()):
+            part = part[key]
+            key = draw(st.sampled_from(sorted(part)))
+        part[key] = draw(PLAIN)
+    return json.dumps(content).encode()
+
+
+ENTRIES = (
+    *("logits", "labels", "source_counts", "trained_prior", "probs", "class_names"),
+    *("model.weight", "model.bias", "weight", "bias", "random.cpu", "x"),
+    *("optimizer.0.momentum_buffer", "optimizer.7.y", "optimizer.x"),
+)
+DTYPES = (
+    *(torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.float8_e4m3fn, torch.int64, torch.int64, torch.uint8, torch.bool),
+)
+METADATA = (
+    *("", "[]", "{}", "2", "1", '["a", "b", "c"]', "[1]", "[" * 3000),
+    '{"position": {}}',
+    '{"position": {"epoch": 1e99}, "scaler": 3}',
+    '{"position": {"sums": {"loss": NaN}}, "scaler": [1]}',
+)
+SHAPES = st.lists(st.integers(0, 4), max_size=3) | st.just([4, 3]) | st.just([3])
+
+
+@st.composite
+def strange_tensors(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Give a file of any tensors whose checksum fits: a stranger can make one."""
+    names = draw(st.sets(st.sampled_from(ENTRIES), max_size=5))
+    tensors = {}
+    for name in names:
+        shape = draw(SHAPES)
+        values = torch.full(shape, draw(st.sampled_from((0.0, 1.0, 2.0, -1.0))))
+        tensors[name] = values.to(draw(st.sampled_from(DTYPES)))
+    keys = (NOTES, "tailshift_predictions", "tailshift_weights", "class_names")
+    metadata = {
+        key: draw(st.sampled_from(METADATA) | st.text(max_size=5))
+        for key in draw(st.sets(st.sampled_from(keys)))
+    }
+    if draw(st.sampled_from((True, True, False))):
+        metadata[CHECKSUM] = checksum(tensors, metadata)
+    return save(tensors, metadata=metadata)
+
+
+@st.composite
+def strange_arrays(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Give an archive of any arrays."""
+    dtypes = ("f4", "f8", "f2", "i8", "u8", "u1", "?", "c8", "U3", "S3", "M8[s]", "V4")
+    arrays = {}
+    for name in draw(st.sets(st.sampled_from(ENTRIES[:6]), max_size=5)):
+        arrays[name] = np.zeros(draw(SHAPES), draw(st.sampled_from(dtypes)))
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+@st.composite
+def strange_pickle(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Give a pickled dict of any values under CIFAR's keys."""
+    keys = st.sampled_from(("data", "labels", b"labels", "label_names", 3, b"\xff"))
+    arrays = st.sampled_from(
+        (np.zeros((2, 3072), np.uint8), np.zeros(2), np.array("a"))
+    )
+    table = draw(st.dictionaries(keys, PLAIN | arrays))
+    return pickle.dumps(table, protocol=draw(st.integers(0, 5)))
+
+
+class Target(NamedTuple):
+    """A file, what is read of it, and how others are made of it."""
+
+    name: str
+    valid: bytes
+    read: Callable[[Path], Any]
+    strategies: tuple[Callable[[bytes], Contents], ...] = (changed,)
+
+
+def _read_run(path: Path) -> None:
+    run = ts.load(path.parent)
+    assert run.class_names
+    assert run.model
+    assert isinstance(run.metrics, list)
+    assert isinstance(run.environment, dict)
+    run.predictions("val")
+    run.retarget(ts.priors.uniform(len(run.class_names)))
+
+
+def _read_cifar(path: Path) -> None:
+    read_split(path.parent, (path.name,), CIFAR10)
+
+
+def _linear() -> tuple[nn.Module, SGD]:
+    model = nn.Linear(3, 4)
+    return model, SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def _read_checkpoint(path: Path) -> None:
+    model, optimizer = _linear()
+    position, _ = load_checkpoint(path, modules={"model": model}, optimizer=optimizer)
+    assert isinstance(position, Position)
+    model(torch.zeros(2, 3)).sum().backward()
+    optimizer.step()
+
+
+def _read_backbone(path: Path) -> None:
+    backbone = build_backbone("digits_net", in_channels=1, image_size=8)
+    load_backbone_weights(backbone, path)
+
+
+def _written(write: Callable[[Path], None], name: str) -> bytes:
+    path = Path(mkdtemp()) / name
+    write(path)
+    content = path.read_bytes()
+    shutil.rmtree(path.parent)
+    return content
+
+
+def _checkpoint(path: Path) -> None:
+    model, optimizer = _linear()
+    model(torch.zeros(2, 3)).sum().backward()
+    optimizer.step()
+    save_checkpoint(path, Position(), modules={"model": model}, optimizer=optimizer)
+
+
+def _predictions(path: Path) -> None:
+    ts.Predictions(torch.randn(4, 3), torch.tensor([0, 1, 2, 0])).save(path)
+
+
+def _npz(path: Path) -> None:
+    np.savez(path, logits=np.random.rand(4, 3), labels=np.array([0, 1, 2, 0]))
+
+
+def _parquet(path: Path) -> None:
+    arrow, parquet = (
+        pytest.importorskip("pyarrow"),
+        pytest.importorskip("pyarrow.parquet"),
+    )
+    table = arrow.table({"image": [{"bytes": b"x"}] * 4, "label": [0, 1, 0, 1]})
+    parquet.write_table(table, path)
+
+
+RECIPE = Path(ts.__file__).parent / "recipes" / "digits_lt.toml"
+CIFAR = pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [9]}, protocol=2)
+NAMES = pickle.dumps({"label_names": [f"class {c}" for c in range(10)]}, protocol=2)
+TENSORS = (changed, strange_tensors)
+TARGETS = {
+    "recipe": Target("a.toml", RECIPE.read_bytes(), ts.load_recipe),
+    "list": Target(
+        "a.txt", b"a/b.jpg 0\na/c.jpg 1\n", lambda path: ImageList().read(path)
+    ),
+    "csv": Target(
+        "a.csv",
+        b"path,label,split\na/b.jpg,kea,train\nc.jpg,tui,test\n",
+        lambda path: ImageCSV().read(path),
+    ),
+    "parquet": Target(
+        "a.parquet",
+        _written(_parquet, "a.parquet"),
+        lambda path: ImageParquet().read(path),
+    ),
+    "cifar": Target("test_batch", CIFAR, _read_cifar, (changed, strange_pickle)),
+    "cifar names": Target(
+        "batches.meta",
+        NAMES,
+        lambda path: read_names(path.parent, CIFAR10),
+        (changed, strange_pickle),
+    ),
+    "predictions": Target(
+        "a.safetensors",
+        _written(_predictions, "a.safetensors"),
+        ts.Predictions.load,
+        TENSORS,
+    ),
+    "npz": Target(
+        "a.npz", _written(_npz, "a.npz"), ts.Predictions.load, (changed, strange_arrays)
+    ),
+    "checkpoint": Target(
+        "checkpoint.safetensors",
+        _written(_checkpoint, "checkpoint.safetensors"),
+        _read_checkpoint,
+        TENSORS,
+    ),
+    "weights": Target(
+        "weights.safetensors",
+        _written(lambda path: save_weights(path, _linear()[0]), "w.safetensors"),
+        lambda path: load_weights(path, _linear()[0]),
+        TENSORS,
+    ),
+    "backbone": Target(
+        "backbone.safetensors",
+        _written(lambda path: save_weights(path, _linear()[0]), "w.safetensors"),
+        _read_backbone,
+        TENSORS,
+    ),
+}
+RUN_FILES = {
+    "config.json": (changed, strange_json),
+    "run.json": (changed, strange_json),
+    "environment.json": (changed, strange_json),
+    "metrics.jsonl": (changed,),
+    "weights.safetensors": (changed,),
+    "predictions/val.safetensors": (changed,),
+}
+SLOW_EXAMPLES, EXAMPLES = 650, 25
+
+
+def _fuzz(target: Target, path: Path, num_examples: int) -> None:
+    @settings(
+        max_examples=num_examples,
+        deadline=None,
+        database=None,
+        derandomize=num_examples == EXAMPLES,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.one_of([make(target.valid) for make in target.strategies]))
+    def read(content: bytes) -> None:
+        path.unlink(missing_ok=True)  # an earlier one may be mapped into memory
+        path.write_bytes(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                target.read(path)
+            except (ValueError, OSError) as error:
+                _check_sentence(error)
+
+    path.write_bytes(target.valid)
+    read()
+
+
+def _check_sentence(error: Exception) -> None:
+    """Ours, and on one line; a configuration has a line for each fault."""
+    ours = (ValueError, OSError, FileNotFoundError)
+    assert type(error) in ours or type(error).__module__.startswith("tailshift")
+    is_config = isinstance(error, ConfigError) or "config.json is damaged" in str(error)
+    lines = error.faults if isinstance(error, ConfigError) else [str(error)]
+    for line in lines:
+        assert line.strip()
+        assert "\n" not in line
+        assert is_config or len(line) < 2000  # which repeats a key as it is
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_file__ends_in_a_result_or_one_sentence(name: str, tmp_path: Path) -> None:
+    _fuzz(TARGETS[name], tmp_path / TARGETS[name].name, EXAMPLES)
+
+
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_run__ends_in_a_result_or_one_sentence(name: str, run_copy: Path) -> None:
+    valid = (run_copy / name).read_bytes()
+    _fuzz(Target(name, valid, _read_run_of(name), RUN_FILES[name]), run_copy / name, 25)
+
+
+DEEP = 200_000
+BOMBS = {
+    "recipe": b"[optim]\nlr = " + b"[" * DEEP,
+    "cifar": b"\x80\x02}" + b")" + b"\x85" * DEEP + b"K\x01s.",  # a nested tuple as key
+    "cifar names": b"\x80\x02]r\xff\xff\xff\x3f.",  # a memo of 10⁹ entries
+    "list": b"a.jpg 0\nb.jpg 999999999999999999\n",  # 10¹⁸ classes
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_file__made_to_exhaust_memory_or_stack(name: str, tmp_path: Path) -> None:
+    path = tmp_path / TARGETS[name].name
+    path.write_bytes(BOMBS[name])
+    with pytest.raises(ValueError, match=path.name) as error:
+        TARGETS[name].read(path)
+    _check_sentence(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TARGETS)
+def test_file__many_times(name: str, tmp_path: Path) -> None:
+    _fuzz(TARGETS[name], tmp_path / TARGETS[name].name, SLOW_EXAMPLES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN_FILES)
+def test_run__many_times(name: str, run_copy: Path) -> None:
+    valid = (run_copy / name).read_bytes()
+    target = Target(name, valid, _read_run_of(name), RUN_FILES[name])
+    _fuzz(target, run_copy / name, SLOW_EXAMPLES)
+
+
+def _read_run_of(name: str) -> Callable[[Path], None]:
+    depth = len(Path(name).parts) - 1
+    return lambda path: _read_run(path.parents[depth] / "config.json")
