@@ -1,0 +1,282 @@
+"""Calibration: logits rescaled on held-out data until their probabilities can be meant.
+
+Each calibrator answers for the class mix of the data that it was fitted on.
+"""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, Self, TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from tailshift.predictions import (
+    ArrayLike,
+    as_tensor,
+    check_logits,
+    check_sample_labels,
+)
+from tailshift.registry import Registry
+
+Array = TypeVar("Array", bound=np.generic)
+Floats = NDArray[np.float64]
+
+SCALE_RIDGE = 0.01  # on log T: separable data would otherwise send T to 0
+LOWEST = -100.0  # below a row's largest logit; what is lower is as good as impossible
+BLOCK_ELEMENTS = 2**20
+KEPT_ELEMENTS = 2**25  # up to 256 MB of log probabilities are kept while fitting
+
+
+class ConvergenceWarning(UserWarning):
+    """An iteration stopped before it had settled."""
+
+
+class Calibrator(Protocol):
+    """Anything that can be fitted to logits and labels, and maps logits to logits."""
+
+    def fit(self, logits: ArrayLike, labels: ArrayLike) -> Any:
+        """Learn from held-out data."""
+
+    def transform(self, logits: Any) -> Any:
+        """Return calibrated logits of the same kind."""
+
+
+class _Scaling(ABC):
+    r"""Logits :math:`e^{a} f + b` fitted by penalised maximum likelihood.
+
+    Args:
+        ridge: Weight of the penalty on what a class has for itself, in units of one
+            sample's log-likelihood; it fades as samples come in.
+    """
+
+    scale_: Tensor
+    bias_: Tensor
+
+    def __init__(self, *, ridge: float = 1.0) -> None:
+        if not ridge >= 0:
+            raise ValueError(f"`ridge` must not be negative, but is {ridge:g}.")
+        self.ridge = ridge
+
+    def fit(self, logits: ArrayLike, labels: ArrayLike) -> Self:
+        """Fit to held-out logits (N, C) and labels (N,), neither of which changes."""
+        f = check_logits(as_tensor(logits, "logits").cpu())
+        y = check_sample_labels(as_tensor(labels, "labels").cpu(), f)
+        num_classes = f.shape[1]
+        kept = list(_log_probs(f, y)) if f.numel() <= KEPT_ELEMENTS else None
+
+        def objective(x: Floats) -> tuple[float, Floats]:
+            a, b = self._unpack(torch.from_numpy(x), num_classes)
+            blocks = _log_probs(f, y) if kept is None else kept
+            loss, grad_a, grad_b = _nll_and_gradient(blocks, a, b)
+            penalty, grad_x = self._penalty(x)
+            total = grad_x + self._pack(grad_a, grad_b).numpy()
+            return (loss + penalty) / len(y), total / len(y)
+
+        x = _minimise(objective, np.zeros(self._num_parameters(num_classes)))
+        a, b = self._unpack(torch.from_numpy(x), num_classes)
+        self.scale_, self.bias_ = a.exp(), b - b.mean()
+        return self
+
+    @overload
+    def transform(self, logits: Tensor) -> Tensor: ...
+    @overload
+    def transform(self, logits: NDArray[Array]) -> NDArray[Array]: ...
+    def transform(self, logits: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
+        """Return calibrated logits (N, C), of the input's kind, device and dtype."""
+        if not hasattr(self, "scale_"):
+            raise RuntimeError(
+                f"This {type(self).__name__} is not fitted. "
+                "Call fit(logits, labels) with held-out data first."
+            )
+        f = check_logits(logits)
+        if f.shape[1] != len(self.bias_):
+            raise ValueError(
+                f"`logits` has {f.shape[1]} classes, "
+                f"but the calibrator was fitted on {len(self.bias_)}."
+            )
+        dtype = torch.promote_types(f.dtype, torch.float32)
+        scale, bias = (v.to(f.device, dtype) for v in (self.scale_, self.bias_))
+        g = (self._prepare(f.to(dtype)) * scale + bias).to(f.dtype)
+        return g.numpy() if isinstance(logits, np.ndarray) else g
+
+    def _prepare(self, f: Tensor) -> Tensor:
+        return f
+
+    @abstractmethod
+    def _num_parameters(self, num_classes: int) -> int: ...
+
+    @abstractmethod
+    def _unpack(self, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        """Return log scales and biases, both (C,)."""
+
+    @abstractmethod
+    def _pack(self, grad_a: Tensor, grad_b: Tensor) -> Tensor:
+        """Return the gradient in the parameters from that in scales and biases."""
+
+    @abstractmethod
+    def _penalty(self, x: Floats) -> tuple[float, Floats]:
+        """Return the penalty and its gradient."""
+
+
+class TemperatureScaling(_Scaling):
+    r"""Divide logits by one temperature, :math:`f / T` [guo2017].
+
+    Attributes:
+        temperature_: :math:`T`; above 1 the model was too sure of itself.
+
+    Example:
+        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [4.0, 0.0]])
+        >>> scaling = TemperatureScaling().fit(logits, torch.tensor([0, 0, 0, 1]))
+        >>> scaling.transform(logits[:1]).softmax(-1)  # three in four are right
+        tensor([[0.7529, 0.2471]])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ridge=0.0)
+
+    @property
+    def temperature_(self) -> float:
+        """The temperature T."""
+        return 1 / self.scale_[0].item()
+
+    def _num_parameters(self, num_classes: int) -> int:
+        return 1
+
+    def _unpack(self, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        return x.expand(num_classes), torch.zeros(num_classes, dtype=torch.float64)
+
+    def _pack(self, grad_a: Tensor, grad_b: Tensor) -> Tensor:
+        return grad_a.sum().reshape(1)
+
+    def _penalty(self, x: Floats) -> tuple[float, Floats]:
+        return SCALE_RIDGE * float(x @ x) / 2, SCALE_RIDGE * x
+
+
+class BiasCorrectedTemperatureScaling(_Scaling):
+    r"""One temperature and a bias a class, :math:`f / T + b_c` (BCTS) [alexandari2020].
+
+    The biases make the mean probability of each class that of the held-out labels,
+    which estimating a prior by likelihood needs.
+
+    Args:
+        ridge: Weight of :math:`\tfrac12 \sum_c b_c^2` in units of one sample's
+            log-likelihood: a class with few samples keeps its bias near 0.
+
+    Attributes:
+        temperature_: :math:`T`.
+        bias_: :math:`b`, shape (C,), of mean 0.
+
+    Example:
+        >>> logits = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
+        >>> bcts = BiasCorrectedTemperatureScaling(ridge=0.01)
+        >>> bcts = bcts.fit(logits, torch.tensor([0, 0, 0, 1]))
+        >>> bcts.transform(logits[1:2]).softmax(-1)  # two in three are of class 0
+        tensor([[0.6650, 0.3350]])
+    """
+
+    @property
+    def temperature_(self) -> float:
+        """The temperature T."""
+        return 1 / self.scale_[0].item()
+
+    def _num_parameters(self, num_classes: int) -> int:
+        return 1 + num_classes
+
+    def _unpack(self, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        return x[:1].expand(num_classes), x[1:]
+
+    def _pack(self, grad_a: Tensor, grad_b: Tensor) -> Tensor:
+        return torch.cat([grad_a.sum().reshape(1), grad_b])
+
+    def _penalty(self, x: Floats) -> tuple[float, Floats]:
+        weight = np.full_like(x, self.ridge)
+        weight[0] = SCALE_RIDGE
+        return float(weight @ x**2) / 2, weight * x
+
+
+class VectorScaling(_Scaling):
+    r"""A scale and a bias a class, :math:`e^{a_c} \log p_c + b_c` [guo2017].
+
+    It works on log probabilities, so that a constant added to a row changes nothing,
+    and keeps every scale positive.
+
+    Args:
+        ridge: Weight of :math:`\tfrac12 \sum_c (a_c - \bar a)^2 + b_c^2`.
+
+    Attributes:
+        scale_: :math:`e^{a}`, shape (C,).
+        bias_: :math:`b`, shape (C,), of mean 0.
+    """
+
+    def _prepare(self, f: Tensor) -> Tensor:
+        return f.log_softmax(dim=1)
+
+    def _num_parameters(self, num_classes: int) -> int:
+        return 2 * num_classes
+
+    def _unpack(self, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        return x[:num_classes], x[num_classes:]
+
+    def _pack(self, grad_a: Tensor, grad_b: Tensor) -> Tensor:
+        return torch.cat([grad_a, grad_b])
+
+    def _penalty(self, x: Floats) -> tuple[float, Floats]:
+        a, b = np.split(x, 2)
+        mean, own = a.mean(), a - a.mean()
+        value = self.ridge * (own @ own + b @ b) + SCALE_RIDGE * mean**2
+        shared = np.full_like(a, SCALE_RIDGE * mean / len(a))
+        return float(value) / 2, np.concatenate(
+            [self.ridge * own + shared, self.ridge * b]
+        )
+
+
+CALIBRATORS: Registry[type[_Scaling]] = Registry("calibrator")
+CALIBRATORS.add("temperature", TemperatureScaling)
+CALIBRATORS.add("bcts", BiasCorrectedTemperatureScaling)
+CALIBRATORS.add("vector", VectorScaling)
+
+
+def _log_probs(f: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield log probabilities in float64 and labels, block by block."""
+    rows = max(1, BLOCK_ELEMENTS // f.shape[1])
+    for start in range(0, len(f), rows):
+        part = f[start : start + rows].double()
+        part = (part - part.amax(dim=1, keepdim=True)).clamp_min(LOWEST)
+        yield part.log_softmax(dim=1), y[start : start + rows]
+
+
+def _nll_and_gradient(
+    blocks: Iterable[tuple[Tensor, Tensor]], a: Tensor, b: Tensor
+) -> tuple[float, Tensor, Tensor]:
+    """Return the summed NLL of e^a · log p + b and its gradients in a and b."""
+    loss, grad_a, grad_b = 0.0, torch.zeros_like(b), torch.zeros_like(b)
+    for log_probs, labels in blocks:
+        scaled = a.exp() * log_probs
+        log_p = (scaled + b).log_softmax(dim=1)
+        own = torch.arange(len(labels)), labels
+        loss -= log_p[own].sum().item()
+        residual = log_p.exp_()
+        residual[own] -= 1
+        grad_a += (residual * scaled).sum(dim=0)
+        grad_b += residual.sum(dim=0)
+    return loss, grad_a, grad_b
+
+
+def _minimise(
+    objective: Callable[[Floats], tuple[float, Floats]], start: Floats
+) -> Floats:
+    options = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-15, "gtol": 1e-8}
+    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+    if not found.success and np.abs(found.jac).max() > 1e-5:
+        warnings.warn(
+            f"calibration has not converged after {found.nit} iterations; "
+            f"its largest gradient is {np.abs(found.jac).max():.1e}.",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    x: Floats = found.x
+    return x

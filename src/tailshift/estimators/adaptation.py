@@ -1,0 +1,118 @@
+"""Adapting to unlabelled data in one call, and only where the data support it."""
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from tailshift.compensation import post_compensate
+from tailshift.estimators.map_em import MAPEstimator
+from tailshift.estimators.shift_test import shift_test
+from tailshift.predictions import ArrayLike, Predictions, as_tensor, check_logits
+from tailshift.priors import from_counts
+
+
+@dataclass(frozen=True, eq=False)
+class Adaptation:
+    """What unlabelled data say about the target prior, and whether to follow it.
+
+    Attributes:
+        target_prior: The prior to answer for, shape (C,): the estimate, or the source
+            prior where the data do not support one.
+        estimated_prior: The estimate in either case, shape (C,).
+        interval: Its 95 % bootstrap interval, shape (2, C), where asked for.
+        gamma: The likeliest tilt: 1 source, 0 uniform, −1 reversed.
+        gamma_interval: Its 95 % interval.
+        p_value: Of the test for any shift.
+        is_adapted: Whether ``target_prior`` is the estimate.
+        reason: Why, in a sentence.
+    """
+
+    target_prior: Tensor
+    estimated_prior: Tensor
+    interval: Tensor | None
+    gamma: float
+    gamma_interval: tuple[float, float]
+    p_value: float
+    is_adapted: bool
+    reason: str
+
+
+def adapt(
+    held_out: Predictions,
+    unlabelled_logits: ArrayLike,
+    *,
+    estimator: MAPEstimator | None = None,
+    level: float = 0.05,
+    with_interval: bool = False,
+) -> Adaptation:
+    """Estimate the target prior, or keep the source prior where that is safer.
+
+    The estimate is followed if a permutation test finds a shift at ``level`` and if the
+    estimate explains samples left out of it better than the source prior does.
+
+    Args:
+        held_out: Labelled source data, with ``source_counts`` and ``trained_prior``
+            where they are known.
+        unlabelled_logits: Logits of the target, shape (N, C), from the same model.
+        estimator: By default :class:`MAPEstimator` with the priors of ``held_out``.
+        level: Largest p-value at which a shift counts as found.
+        with_interval: Also compute the bootstrap interval.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.randn(3000, 3).mul(2)
+        >>> labels = torch.distributions.Categorical(logits=logits).sample()
+        >>> held_out = Predictions(logits[:1000], labels[:1000])
+        >>> adapt(held_out, logits[1000:]).is_adapted
+        False
+        >>> adapt(held_out, logits[1000:][labels[1000:] > 0][:500]).reason
+        'a shift is seen in 500 samples (p = 0.002): the estimated prior is used.'
+    """
+    f = check_logits(as_tensor(unlabelled_logits, "unlabelled_logits").cpu())
+    estimator = _default(held_out) if estimator is None else estimator
+    estimator.fit(held_out.logits, held_out.labels)
+    q = estimator.estimate(f)
+    p_value = _test(estimator, held_out.logits, f)
+    is_adapted, reason = _judge(p_value, level, estimator.choice_.gain, len(f))
+    return Adaptation(
+        target_prior=q if is_adapted else estimator.source_prior_,
+        estimated_prior=q,
+        interval=estimator.interval_ if with_interval else None,
+        gamma=estimator.gamma_,
+        gamma_interval=estimator.gamma_interval_,
+        p_value=p_value,
+        is_adapted=is_adapted,
+        reason=reason,
+    )
+
+
+def _default(held_out: Predictions) -> MAPEstimator:
+    counts = held_out.source_counts
+    source = None if counts is None else from_counts(counts)
+    return MAPEstimator(trained_prior=held_out.trained_prior, source_prior=source)
+
+
+def _test(estimator: MAPEstimator, held_out: Tensor, unlabelled: Tensor) -> float:
+    # Not calibrated: the calibrator has seen the held-out samples and no other.
+    p_s = estimator.source_prior_
+    settings = {"trained_prior": estimator.trained_prior_, "target_prior": p_s}
+    at_source = post_compensate(held_out.float(), **settings)
+    return shift_test(
+        at_source, post_compensate(unlabelled.float(), **settings), p_s
+    ).p_value
+
+
+def _judge(
+    p_value: float, level: float, gain: float, num_samples: int
+) -> tuple[bool, str]:
+    samples = f"{num_samples} sample{'s' if num_samples > 1 else ''}"
+    p = f"p = {p_value:.3f}" if p_value < 0.095 else f"p = {p_value:.2f}"
+    if p_value > level:
+        return False, f"no shift is seen in {samples} ({p}): the source prior is kept."
+    if not gain > 0 or math.isnan(gain):
+        return False, (
+            f"a shift is seen in {samples} ({p}), but no estimate explains it better "
+            "than the source prior on samples left out: the source prior is kept."
+        )
+    return True, f"a shift is seen in {samples} ({p}): the estimated prior is used."

@@ -1,0 +1,79 @@
+"""EM: the target prior under which the unlabelled data is likeliest."""
+
+from torch import Tensor
+
+from tailshift.estimators.base import CalibratorLike, PriorEstimator
+from tailshift.estimators.likelihood import maximise
+from tailshift.estimators.posteriors import Posteriors
+from tailshift.priors import VectorLike
+
+
+class EMEstimator(PriorEstimator):
+    r"""Maximum likelihood label shift (MLLS) by EM [saerens2002] [alexandari2020].
+
+    .. math:: \max_q \sum_i \log \sum_c \frac{q_c}{m_c}\, p(c|x_i)
+
+    over the simplex, with calibrated posteriors p and their held-out mean m. The
+    objective is concave; iterations are accelerated and end when at most ``tolerance``
+    is left to gain, a sample. Where classes are many and samples few, its variance is
+    large: see :class:`~tailshift.estimators.MAPEstimator`.
+
+    Args:
+        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        source_prior: As above.
+        calibrator: As above.
+        tolerance: Bound on the log-likelihood left, a sample.
+        max_iter: Most passes over the data.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.randn(2000, 2).mul(2)
+        >>> labels = torch.distributions.Categorical(logits=logits).sample()
+        >>> em = EMEstimator().fit(logits, labels)
+        >>> em.estimate(logits[labels == 1]).round(decimals=1)
+        tensor([0., 1.], dtype=torch.float64)
+        >>> em.converged_
+        True
+    """
+
+    def __init__(
+        self,
+        *,
+        trained_prior: VectorLike | None = None,
+        source_prior: VectorLike | None = None,
+        calibrator: CalibratorLike = "bcts",
+        tolerance: float = 1e-8,
+        max_iter: int = 10_000,
+    ) -> None:
+        super().__init__(
+            trained_prior=trained_prior,
+            source_prior=source_prior,
+            calibrator=calibrator,
+        )
+        self.tolerance = tolerance
+        self.max_iter = max_iter
+
+    def _estimate(self, samples: Posteriors) -> Tensor:
+        start = self.source_prior_[:, None]
+        found = maximise(
+            samples,
+            self._denominators(None),
+            start=start,
+            tolerance=self.tolerance,
+            max_iter=self.max_iter,
+        )
+        self._report(found.num_iter, found.converged)
+        return found.x[:, 0]
+
+    def _replicate(self, weights: Tensor, held_out_weights: Tensor) -> Tensor:
+        # From between the estimate and the source: EM cannot leave an exact 0.
+        start = (0.9 * self.prior_ + 0.1 * self.source_prior_)[:, None]
+        found = maximise(
+            self._samples,
+            self._denominators(held_out_weights),
+            start=start.repeat(1, weights.shape[1]),
+            weights=weights,
+            tolerance=1e-5,
+            max_iter=300,
+        )
+        return found.x

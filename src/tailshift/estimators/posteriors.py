@@ -1,0 +1,145 @@
+"""Calibrated posteriors of many samples, handed out block by block, many times."""
+
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tailshift.predictions import ArrayLike, as_tensor, check_logits
+
+Logits: TypeAlias = ArrayLike | Iterable[ArrayLike]
+"""Logits (N, C) at once, or an iterable of such chunks, which is read once."""
+
+BLOCK_ELEMENTS = 2**19  # 4 MB of float64: a block stays in the processor's cache
+EXACT_ELEMENTS = 2**23  # up to 64 MB are kept in float64
+KEPT_ELEMENTS = 2**27  # up to 512 MB are kept in float32; more is made anew or on disk
+
+
+class Posteriors:
+    """Posteriors of N samples over C classes as blocks of rows.
+
+    Few samples are kept in float64 and more in float32. Beyond ``KEPT_ELEMENTS``, those
+    of an array (it may be memory-mapped) are computed anew in each pass, and those of
+    an iterable are kept in a temporary file: memory stays bounded.
+
+    Attributes:
+        num_samples: N.
+        num_classes: C.
+    """
+
+    def __init__(
+        self, logits: Logits, posterior: Callable[[Tensor], Tensor], num_classes: int
+    ) -> None:
+        self.num_classes = num_classes
+        self._posterior = posterior
+        self._dtype = torch.float64
+        self._blocks: list[Tensor] | None = None
+        self._source: ArrayLike | None = None
+        if isinstance(logits, Tensor | np.ndarray):
+            self._take_array(logits)
+        else:
+            self._take_iterable(logits)
+
+    @classmethod
+    def of(cls, posteriors: Tensor) -> "Posteriors":
+        """Return posteriors (N, C) that are there already, as blocks of their dtype."""
+        made = cls(posteriors, lambda p: p, posteriors.shape[1])
+        made._dtype = posteriors.dtype
+        return made
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield blocks of posteriors, float64 by default, shape (rows, C)."""
+        blocks = self._made() if self._blocks is None else self._blocks
+        for block in blocks:
+            yield block.to(self._dtype)
+
+    def mean(self, weights: Tensor | None = None) -> Tensor:
+        """Return the mean posterior (C,), or weighted ones (C, B) for (N, B)."""
+        sums = torch.zeros(self.num_classes, dtype=torch.float64)
+        if weights is not None:
+            sums = sums[:, None].repeat(1, weights.shape[1])
+        start = 0
+        for p in self:
+            part = None if weights is None else weights[start : start + len(p)].double()
+            sums += p.sum(dim=0) if part is None else p.T @ part
+            start += len(p)
+        total = self.num_samples if weights is None else weights.sum(dim=0)
+        return sums / total
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """Return the posteriors of some samples, in ascending order, (n, C)."""
+        wanted = indices.sort().values
+        parts, start = [], 0
+        for p in self:
+            inside = (wanted >= start) & (wanted < start + len(p))
+            parts.append(p[wanted[inside] - start])
+            start += len(p)
+        return torch.cat(parts)
+
+    def _take_array(self, logits: ArrayLike) -> None:
+        if logits.ndim != 2 or 0 in logits.shape:
+            check_logits(logits)  # it says what is wrong
+        self.num_samples = len(logits)
+        self._source = logits
+        size = self.num_samples * self.num_classes
+        if size <= KEPT_ELEMENTS:
+            dtype = torch.float64 if size <= EXACT_ELEMENTS else torch.float32
+            self._blocks = [p.to(dtype) for p in self._made()]
+            self._source = None
+
+    def _made(self) -> Iterator[Tensor]:
+        assert self._source is not None
+        rows = max(1, BLOCK_ELEMENTS // self.num_classes)
+        for start in range(0, self.num_samples, rows):
+            yield self._posterior(
+                as_tensor(self._source[start : start + rows], "logits")
+            )
+
+    def _take_iterable(self, chunks: Iterable[ArrayLike]) -> None:
+        self._blocks, self.num_samples = [], 0
+        for block in self._made_from(chunks):
+            self.num_samples += len(block)
+            size = self.num_samples * self.num_classes
+            if size <= EXACT_ELEMENTS:
+                self._blocks.append(block)
+            elif size <= KEPT_ELEMENTS:
+                self._blocks.append(block.float())
+            else:
+                self._blocks.append(self._on_disk(block.float().numpy()))
+        if self.num_samples == 0:
+            raise ValueError("`logits` must not be empty: there is no sample.")
+
+    def _made_from(self, chunks: Iterable[ArrayLike]) -> Iterator[Tensor]:
+        rows = max(1, BLOCK_ELEMENTS // self.num_classes)
+        for chunk in _check_iterable(chunks):
+            f = as_tensor(chunk, "logits")
+            for start in range(0, max(1, len(f)), rows):
+                yield self._posterior(f[start : start + rows])
+
+    def _on_disk(self, block: NDArray[np.float32]) -> Tensor:
+        if not hasattr(self, "_file"):
+            self._file = tempfile.TemporaryFile()  # noqa: SIM115 (closed with self)
+            weakref.finalize(self, self._file.close)
+        offset = self._file.seek(0, 2)
+        self._file.write(block.tobytes())
+        self._file.flush()
+        mapped = np.memmap(self._file, np.float32, "r+", offset, block.shape)
+        return torch.from_numpy(mapped)
+
+
+def _check_iterable(chunks: Any) -> Iterable[ArrayLike]:
+    if isinstance(chunks, Iterable) and not isinstance(chunks, str | bytes | list):
+        return chunks
+    if isinstance(chunks, list) and all(
+        isinstance(chunk, Tensor | np.ndarray) for chunk in chunks
+    ):
+        return chunks
+    raise TypeError(
+        "`logits` must be a torch tensor, a NumPy array or an iterable of such chunks, "
+        f"but is {type(chunks).__name__}."
+    )

@@ -1,0 +1,79 @@
+"""Adapting in one call: when it follows the estimate, and when it keeps still."""
+
+import pytest
+import torch
+
+from tailshift import Predictions, priors
+from tailshift.estimators import MAPEstimator, adapt
+from tailshift.estimators.adaptation import _judge
+
+
+def _held_out(mixture, num_samples=1000):
+    f, y = mixture.draw(mixture.source_prior, num_samples, seed=100)
+    counts = (1e6 * mixture.source_prior).long()
+    return Predictions(f, y, counts, mixture.source_prior)
+
+
+def test_adapt__follows_a_shift(mixture):
+    mixture = mixture(6, imbalance_ratio=10.0)
+    target = mixture.source_prior.flip(0)
+    found = adapt(_held_out(mixture), mixture.draw(target, 600, seed=1)[0])
+    assert found.is_adapted
+    assert found.target_prior is found.estimated_prior
+    assert (found.target_prior - target).abs().sum() < 0.2
+    assert found.gamma == pytest.approx(-1, abs=0.2)
+    assert found.gamma_interval[0] < -1 < found.gamma_interval[1]
+    assert found.p_value < 0.01
+    assert found.interval is None
+    assert found.reason == (
+        f"a shift is seen in 600 samples (p = {found.p_value:.3f}): "
+        "the estimated prior is used."
+    )
+
+
+def test_adapt__keeps_the_source_prior_where_there_is_no_shift(mixture):
+    mixture = mixture(6, imbalance_ratio=10.0)
+    source = mixture.source_prior
+    kept = [
+        not adapt(_held_out(mixture), mixture.draw(source, 300, seed)[0]).is_adapted
+        for seed in range(10)
+    ]
+    assert sum(kept) >= 9
+
+
+def test_adapt__one_sample_changes_nothing(mixture):
+    mixture = mixture(6, imbalance_ratio=10.0)
+    held_out = _held_out(mixture)
+    found = adapt(held_out, mixture.draw(priors.uniform(6), 1, seed=1)[0])
+    assert not found.is_adapted
+    assert held_out.source_counts is not None
+    torch.testing.assert_close(
+        found.target_prior, priors.from_counts(held_out.source_counts)
+    )
+    assert found.reason.startswith("no shift is seen in 1 sample (p = ")
+
+
+def test_adapt__interval_and_estimator_of_ones_own(mixture):
+    mixture = mixture(3, imbalance_ratio=3.0)
+    own = MAPEstimator(source_prior=mixture.source_prior, center="uniform")
+    x = mixture.draw(priors.uniform(3), 200, seed=1)[0].numpy()
+    found = adapt(_held_out(mixture), x, estimator=own, with_interval=True)
+    assert found.interval is not None
+    assert found.interval.shape == (2, 3)
+    torch.testing.assert_close(own.center_, priors.uniform(3))
+
+
+def test_judge__says_why():
+    assert _judge(0.31, 0.05, 1.0, 20) == (
+        False,
+        "no shift is seen in 20 samples (p = 0.31): the source prior is kept.",
+    )
+    assert _judge(0.01, 0.05, -0.1, 20) == (
+        False,
+        "a shift is seen in 20 samples (p = 0.010), but no estimate explains it better "
+        "than the source prior on samples left out: the source prior is kept.",
+    )
+    assert _judge(0.001, 0.05, 0.1, 20) == (
+        True,
+        "a shift is seen in 20 samples (p = 0.001): the estimated prior is used.",
+    )
