@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tailshift import priors
-from tailshift.compensation import PostCompensated, log_prior_ratio, post_compensate
+from tailshift.compensation import (
+    PostCompensated,
+    UncalibratedWarning,
+    log_prior_ratio,
+    post_compensate,
+)
 
 
 def _random_prior(generator, num_classes):
@@ -206,3 +211,95 @@ class TestPostCompensated:
         assert str(error.value) == (
             "`target_prior` has 2 entries but `logits` has 3 classes."
         )
+
+
+def _shifted(p_t, num_samples=4000, seed=0):
+    """Return logits that carry a uniform prior, of samples whose prior is p_t."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(len(p_t), size=num_samples, p=p_t)
+    x = rng.normal(size=(num_samples, len(p_t))) + 1.5 * np.eye(len(p_t))[y]
+    return torch.from_numpy(1.5 * x).float()  # log-likelihoods, up to a constant
+
+
+class _Known:
+    """An estimator that keeps what it is given, and answers as it was told."""
+
+    def __init__(self, prior):
+        self.prior = prior
+
+    def estimate(self, logits):
+        self.logits = logits
+        return self.prior
+
+
+def _served(model=None, **settings):
+    uniform = priors.uniform(3)
+    return PostCompensated(
+        model or nn.Identity(), trained_prior=uniform, target_prior=uniform, **settings
+    )
+
+
+def test_adapt__asks_the_estimator_and_answers_for_what_it_says():
+    estimator = _Known([0.2, 0.3, 0.5])
+    model = _served()
+    model.set_target_prior([0.8, 0.1, 0.1])  # must not reach the estimator
+    f = _shifted([0.2, 0.3, 0.5], 10)
+    assert model.adapt(f.split(3), estimator=estimator) is model
+    assert torch.equal(estimator.logits, f)
+    assert model.target_prior.tolist() == [0.2, 0.3, 0.5]
+    torch.testing.assert_close(
+        model(f), f + torch.tensor([0.2, 0.3, 0.5]).mul(3).log(), atol=1e-5, rtol=0
+    )
+
+
+def test_adapt__takes_the_estimator_of_the_constructor_unless_given_another():
+    model = _served(estimator=_Known([0.2, 0.3, 0.5]))
+    assert model.adapt([_shifted([1, 0, 0], 4)]).target_prior[2] == 0.5
+    other = _Known([0.5, 0.3, 0.2])
+    assert model.adapt([_shifted([1, 0, 0], 4)], estimator=other).target_prior[2] == 0.2
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_adapt__reads_no_labels(kind):
+    estimator = _Known([0.2, 0.3, 0.5])
+    f = _shifted([0.2, 0.3, 0.5], 6)
+    _served().adapt((kind([part, None]) for part in f.split(2)), estimator=estimator)
+    assert torch.equal(estimator.logits, f)
+
+
+def test_adapt__evaluates_and_leaves_modes_as_they_were():
+    layers = nn.Sequential(nn.Dropout(0.9), nn.BatchNorm1d(3))
+    layers[0].eval()
+    model = _served(layers)
+    estimator = _Known([0.2, 0.3, 0.5])
+    before = copy.deepcopy(layers.state_dict())
+    f = _shifted([0.2, 0.3, 0.5], 6)
+    model.adapt(f.split(2), estimator=estimator)
+    torch.testing.assert_close(estimator.logits, f, atol=1e-4, rtol=0)
+    assert not estimator.logits.requires_grad
+    assert [layer.training for layer in layers] == [False, True]
+    assert all(torch.equal(layers.state_dict()[key], before[key]) for key in before)
+
+
+def test_adapt__without_an_estimator_warns_and_takes_the_models_word():
+    p_t = [0.1, 0.2, 0.7]
+    model = _served()
+    with pytest.warns(UncalibratedWarning) as caught:
+        model.adapt(_shifted(p_t).split(500))
+    assert str(caught[0].message) == (
+        "the target prior is estimated from probabilities that were not checked on "
+        "held-out data, and may be off. Give `estimator`, such as "
+        "MAPEstimator().fit(held_out_logits, labels)."
+    )
+    torch.testing.assert_close(
+        model.target_prior, torch.tensor(p_t).double(), atol=0.03, rtol=0
+    )
+
+
+def test_adapt__refuses_an_empty_loader():
+    with pytest.raises(ValueError, match="loader") as error:
+        _served().adapt([])
+    assert str(error.value) == (
+        "`loader` must give a batch of images, but gives none. A generator that was "
+        "read before is empty."
+    )

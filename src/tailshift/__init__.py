@@ -1,10 +1,32 @@
 """Train a classifier once on long-tailed data, serve it on any label distribution."""
 
+from importlib import import_module
 from importlib.metadata import version
+from types import ModuleType
+from typing import TYPE_CHECKING
 
-from tailshift import data, losses, methods, metrics, models, priors
+from tailshift import (
+    calibration,
+    data,
+    estimators,
+    losses,
+    methods,
+    metrics,
+    models,
+    priors,
+)
 from tailshift.compensation import PostCompensated, post_compensate
 from tailshift.config import RunConfig
+from tailshift.estimators import (
+    Adaptation,
+    BBSEEstimator,
+    EMEstimator,
+    MAPEstimator,
+    OnlineEstimator,
+    RLLSEstimator,
+    TiltEstimator,
+    adapt,
+)
 from tailshift.evaluation import evaluate
 from tailshift.losses import (
     BalancedSoftmaxLoss,
@@ -30,22 +52,33 @@ from tailshift.training import Run, load, train
 __version__ = version("tailshift")
 
 __all__ = [
+    "Adaptation",
+    "BBSEEstimator",
     "BalancedSoftmaxLoss",
     "ClassBalancedFocalLoss",
     "CrossEntropyLoss",
+    "EMEstimator",
     "FocalLoss",
     "LADELoss",
     "LDAMLoss",
     "LogitAdjustedLoss",
+    "MAPEstimator",
+    "OnlineEstimator",
     "PostCompensated",
     "Predictions",
+    "RLLSEstimator",
     "Run",
     "RunConfig",
+    "TiltEstimator",
+    "adapt",
     "balanced_softmax_loss",
+    "calibration",
     "class_balanced_focal_loss",
     "cross_entropy_loss",
     "data",
+    "estimators",
     "evaluate",
+    "export",
     "focal_loss",
     "lade_loss",
     "lader",
@@ -59,5 +92,16 @@ __all__ = [
     "models",
     "post_compensate",
     "priors",
+    "sklearn",
     "train",
 ]
+
+if TYPE_CHECKING:
+    from tailshift import export, sklearn
+else:
+
+    def __getattr__(name: str) -> ModuleType:
+        """Import what is slow to import when it is first asked for."""
+        if name in ("export", "sklearn"):
+            return import_module(f"tailshift.{name}")
+        raise AttributeError(f"module 'tailshift' has no attribute {name!r}")

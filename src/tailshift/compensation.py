@@ -1,6 +1,8 @@
 """Post-compensation: logits that carry one prior, made to answer for another."""
 
-from typing import Any, TypeVar, overload
+import warnings
+from collections.abc import Iterable
+from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
@@ -10,6 +12,9 @@ from torch import Tensor, nn
 from tailshift.priors import VectorLike, as_prior
 
 Array = TypeVar("Array", bound=np.generic)
+
+PSEUDO_SAMPLES = 1.0  # a class, in an estimate that nothing was held out for
+MAX_ITER, TOLERANCE = 2000, 1e-6
 
 
 @overload
@@ -95,6 +100,17 @@ def _add(logits: Tensor, ratio: Tensor) -> Tensor:
     return total.to(logits.dtype)
 
 
+class SupportsEstimate(Protocol):
+    """Anything that tells the prior of unlabelled logits."""
+
+    def estimate(self, logits: Any) -> Any:
+        """Return the prior (C,) of logits (N, C)."""
+
+
+class UncalibratedWarning(UserWarning):
+    """A prior was estimated from probabilities that nothing was held out to check."""
+
+
 class PostCompensated(nn.Module):
     """A classifier whose logits answer for a target prior that can be changed.
 
@@ -102,6 +118,7 @@ class PostCompensated(nn.Module):
         model: Any module that returns logits of shape (…, C).
         trained_prior: The prior that the model's logits carry, shape (C,).
         target_prior: The prior to answer for, shape (C,).
+        estimator: What :meth:`adapt` estimates with, unless it is given another.
 
     Example:
         >>> model = PostCompensated(
@@ -116,10 +133,16 @@ class PostCompensated(nn.Module):
     log_ratio: Tensor
 
     def __init__(
-        self, model: nn.Module, *, trained_prior: VectorLike, target_prior: VectorLike
+        self,
+        model: nn.Module,
+        *,
+        trained_prior: VectorLike,
+        target_prior: VectorLike,
+        estimator: SupportsEstimate | None = None,
     ) -> None:
         super().__init__()
         self.model = model
+        self.estimator = estimator
         # Priors stay float64 whatever the module is cast to; only the sum is moved.
         self.trained_prior = as_prior(trained_prior, name="trained_prior")
         self.register_buffer("log_ratio", torch.zeros(len(self.trained_prior)))
@@ -134,6 +157,84 @@ class PostCompensated(nn.Module):
         )
         self.target_prior = p_t
         return self
+
+    def adapt(
+        self, loader: Iterable[Any], *, estimator: SupportsEstimate | None = None
+    ) -> "PostCompensated":
+        """Estimate the prior of unlabelled images, and answer for it from now on.
+
+        Args:
+            loader: Batches of the model's input: tensors, or tuples and lists that
+                begin with one, as those of a ``DataLoader``; what follows is not read.
+            estimator: Anything with ``estimate(logits)``, fitted on held-out logits of
+                the same model: :class:`~tailshift.estimators.MAPEstimator` and its
+                like. Without one, and without one from the constructor, the model's
+                own probabilities are taken at their word, with a warning.
+
+        Returns:
+            The module itself; ``target_prior`` is what was found.
+
+        Example:
+            >>> from tailshift.estimators import MAPEstimator
+            >>> held_out = torch.randn(2000, 2).mul(2)
+            >>> labels = torch.distributions.Categorical(logits=held_out).sample()
+            >>> model = PostCompensated(
+            ...     nn.Identity(), trained_prior=[0.5, 0.5], target_prior=[0.5, 0.5]
+            ... )
+            >>> unlabelled = held_out[labels == 1].split(100)
+            >>> estimator = MAPEstimator().fit(held_out, labels)
+            >>> model.adapt(unlabelled, estimator=estimator).target_prior.round(
+            ...     decimals=1
+            ... )
+            tensor([0., 1.], dtype=torch.float64)
+        """
+        f = self._logits(loader)
+        chosen = self.estimator if estimator is None else estimator
+        found = self._uncalibrated(f) if chosen is None else chosen.estimate(f)
+        return self.set_target_prior(found)
+
+    @torch.no_grad()
+    def _logits(self, loader: Iterable[Any]) -> Tensor:
+        """Return the model's own logits of all batches, on the CPU, (N, C)."""
+        device = next(self.model.parameters(), self.log_ratio).device
+        modes = {module: module.training for module in self.model.modules()}
+        parts = []
+        self.model.eval()
+        try:
+            for batch in loader:
+                images = batch[0] if isinstance(batch, list | tuple) else batch
+                parts.append(self.model(images.to(device)).cpu())
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        if not parts:
+            raise ValueError(
+                "`loader` must give a batch of images, but gives none. A generator "
+                "that was read before is empty."
+            )
+        return torch.cat(parts)
+
+    def _uncalibrated(self, f: Tensor) -> Tensor:
+        """Return the prior by MAP-EM, a pseudo-sample a class around the trained one.
+
+        Each step takes the mean posterior under the last prior as the next one.
+        """
+        warnings.warn(
+            "the target prior is estimated from probabilities that were not checked on "
+            "held-out data, and may be off. Give `estimator`, such as "
+            "MAPEstimator().fit(held_out_logits, labels).",
+            UncalibratedWarning,
+            stacklevel=3,
+        )
+        f, p_trained = f.double(), self.trained_prior
+        pseudo, q = PSEUDO_SAMPLES * len(p_trained), p_trained
+        for _ in range(MAX_ITER):
+            ratio = log_prior_ratio(p_trained, q, num_classes=f.shape[1])
+            counts = _add(f, ratio).softmax(dim=1).sum(dim=0)
+            last, q = q, (counts + pseudo * p_trained) / (len(f) + pseudo)
+            if (q - last).abs().sum() < TOLERANCE:
+                break
+        return q
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the model's logits, compensated."""

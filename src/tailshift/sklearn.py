@@ -1,0 +1,291 @@
+"""scikit-learn: any classifier with probabilities, re-targeted to another class mix."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.utils import _safe_indexing, assert_all_finite, indexable
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+from torch import Tensor
+
+from tailshift.calibration import CALIBRATORS
+from tailshift.compensation import post_compensate
+from tailshift.estimators import Adaptation, adapt
+from tailshift.estimators.base import CalibratorLike
+from tailshift.estimators.map_em import MAPEstimator
+from tailshift.predictions import Predictions
+from tailshift.priors import VectorLike, as_prior, from_counts, target_shares
+
+SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
+ALWAYS_TRAINED = -1
+
+
+class SingleSampleWarning(UserWarning):
+    """A class has one sample, which cannot be held out."""
+
+
+class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+    r"""A classifier whose probabilities answer for a class mix that can be changed.
+
+    ``fit`` trains ``cv`` clones of the estimator, each without one fold, and calibrates
+    on what each says of the fold that it has not seen. Predictions are the mean of
+    their calibrated probabilities :math:`p(y|x)`, compensated:
+
+    .. math:: p_t(y|x) \propto p(y|x) \, p_t(y) / p_s(y)
+
+    Args:
+        estimator: Any classifier with ``predict_proba``.
+        calibrator: ``"bcts"``, ``"temperature"``, ``"vector"`` or None for none.
+        cv: Number of folds, at least 2.
+        random_state: Seed of the folds.
+
+    Attributes:
+        classes_: The labels, sorted: the order of all priors and probabilities.
+        source_prior_: :math:`p_s`, the share of each class in ``fit``, shape (C,).
+        target_prior_: :math:`p_t` to answer for: :math:`p_s` until ``adapt``.
+        adaptation_: What ``adapt`` found; its ``reason`` is a sentence.
+        estimators_: The fitted clones.
+
+    Example:
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> rng = np.random.default_rng(0)
+        >>> y = np.repeat([0, 1], [900, 100])
+        >>> X = rng.normal(size=(1000, 2)) + 1.5 * y[:, None]
+        >>> model = PriorShiftClassifier(LogisticRegression()).fit(X, y)
+        >>> X_new = (
+        ...     rng.normal(size=(500, 2)) + 1.5 * np.repeat([0, 1], [100, 400])[:, None]
+        ... )
+        >>> model.adapt(X_new).target_prior_.round(1)
+        array([0.2, 0.8])
+        >>> model.predict_proba([[0.75, 0.75]], target_prior="uniform").round(1)
+        array([[0.5, 0.5]])
+    """
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        calibrator: CalibratorLike = "bcts",
+        cv: int = 5,
+        random_state: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.calibrator = calibrator
+        self.cv = cv
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 (scikit-learn's name)
+        """Train, and calibrate on folds left out; y are labels of any kind."""
+        self._check_settings()
+        y = column_or_1d(y, warn=True)
+        assert_all_finite(y, input_name="y")
+        check_classification_targets(y)
+        X, y = indexable(X, y)  # noqa: N806
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        counts = np.bincount(labels, minlength=len(self.classes_))
+        self._counts = torch.from_numpy(counts)
+        self.source_prior_ = from_counts(self._counts).numpy()
+        self.target_prior_ = self.source_prior_
+        self._held_out = self._cross_fit(X, y, labels)
+        self._calibrate()
+        self._follow_features()
+        return self
+
+    def _cross_fit(
+        self,
+        X: Any,  # noqa: N803
+        y: NDArray[Any],
+        labels: NDArray[np.int64],
+    ) -> Predictions | None:
+        """Train the clones, and return what they say of samples they have not seen."""
+        folds = self._folds(labels)
+        log_p = np.zeros((len(labels), len(self.classes_)))
+        self.estimators_ = []
+        for seen, left_out in _parts(folds):
+            fitted = clone(self.estimator).fit(_safe_indexing(X, seen), y[seen])
+            self.estimators_.append(fitted)
+            if len(left_out):
+                log_p[left_out] = self._log_probs(fitted, _safe_indexing(X, left_out))
+        held_out = folds != ALWAYS_TRAINED
+        if not held_out.any():
+            return None
+        return Predictions(
+            torch.from_numpy(log_p[held_out]),
+            torch.from_numpy(labels[held_out]),
+            source_counts=self._counts,
+            trained_prior=torch.from_numpy(self.source_prior_),
+        )
+
+    def adapt(self, X: Any) -> Self:  # noqa: N803
+        """Estimate the class mix of unlabelled data and answer for it from now on.
+
+        Where the data do not support an estimate the source prior is kept;
+        ``adaptation_.reason`` says why.
+
+        Args:
+            X: Unlabelled samples of the target, as for ``predict``.
+        """
+        check_is_fitted(self)
+        if self._held_out is None:
+            raise ValueError(
+                "`adapt` needs held-out samples, but no class had two to hold one out. "
+                "Fit on more data, or give predict_proba a target_prior."
+            )
+        p_s = torch.from_numpy(self.source_prior_)
+        settings: dict[str, Any] = {"trained_prior": p_s, "source_prior": p_s}
+        estimator = MAPEstimator(calibrator=self.calibrator, **settings)
+        self.adaptation_: Adaptation = adapt(
+            self._held_out,
+            torch.from_numpy(self._one_clone_each(X)),
+            estimator=estimator,
+        )
+        self.target_prior_ = self.adaptation_.target_prior.numpy()
+        return self
+
+    def predict_proba(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        target_prior: str | VectorLike | None = None,
+    ) -> NDArray[np.float64]:
+        """Return probabilities (N, C) that answer for a class mix.
+
+        Args:
+            X: Samples.
+            target_prior: :math:`p_t` in the order of ``classes_``, shape (C,);
+                ``"uniform"``, ``"forward:50"``, ``"backward:10"`` …; or None for
+                ``target_prior_``.
+        """
+        check_is_fitted(self)
+        probs = sum(
+            self._calibrated(self._log_probs(fitted, X)) for fitted in self.estimators_
+        )
+        log_p = np.log(probs / len(self.estimators_))
+        compensated = post_compensate(
+            torch.from_numpy(log_p),
+            trained_prior=self.source_prior_,
+            target_prior=self._target(target_prior),
+        )
+        return compensated.softmax(dim=1).numpy()
+
+    def predict(
+        self,
+        X: Any,  # noqa: N803
+        *,
+        target_prior: str | VectorLike | None = None,
+    ) -> NDArray[Any]:
+        """Return the likeliest label of each sample under a class mix."""
+        best = self.predict_proba(X, target_prior=target_prior).argmax(axis=1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
+
+    def __sklearn_tags__(self) -> Any:
+        from sklearn.utils import get_tags  # since scikit-learn 1.6, which calls this
+
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.input_tags.sparse = inner.input_tags.sparse
+        tags.input_tags.allow_nan = inner.input_tags.allow_nan
+        tags.classifier_tags.multi_class = inner.classifier_tags.multi_class
+        return tags
+
+    def _check_settings(self) -> None:
+        if not hasattr(self.estimator, "predict_proba"):
+            raise TypeError(
+                "`estimator` must be a classifier with predict_proba, but "
+                f"{type(self.estimator).__name__} has none."
+            )
+        if not (isinstance(self.cv, int | np.integer) and self.cv >= 2):
+            raise ValueError(
+                f"`cv` must be a number of folds, at least 2, but is {self.cv!r}."
+            )
+
+    def _folds(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each sample's fold; a class's only sample is never left out."""
+        order = np.random.default_rng(self.random_state).permutation(len(labels))
+        by_class = order[np.argsort(labels[order], kind="stable")]
+        folds = np.empty(len(labels), np.int64)
+        folds[by_class] = np.arange(len(labels)) % self.cv
+        counts = self._counts.numpy()
+        single = counts[labels] == 1
+        folds[single] = ALWAYS_TRAINED
+        if single.any():
+            name = self.classes_[labels[single.argmax()]]
+            warnings.warn(
+                f"{int(single.sum())} of {len(counts)} classes have a single sample "
+                f"(the first: {name}), which is trained on and never held out; what "
+                "is calibrated and estimated of them rests on the model's word.",
+                SingleSampleWarning,
+                stacklevel=3,
+            )
+        return folds
+
+    def _log_probs(self, fitted: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Return one clone's log probabilities, none of them 0."""
+        p = np.asarray(fitted.predict_proba(X), dtype=np.float64)
+        smoothed = (1 - SMOOTHING) * p + SMOOTHING * self.source_prior_
+        return np.log(smoothed)
+
+    def _one_clone_each(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
+        """Return each sample's log probabilities by one clone.
+
+        A held-out sample is judged by the clone that has not seen it; were these judged
+        by all, the two would differ without any shift.
+        """
+        log_p = np.stack([self._log_probs(e, X) for e in self.estimators_])  # (k, N, C)
+        rng = np.random.default_rng(self.random_state)
+        chosen = rng.permutation(log_p.shape[1]) % len(log_p)
+        rows: NDArray[np.float64] = log_p[chosen, np.arange(len(chosen))]
+        return rows
+
+    def _calibrate(self) -> None:
+        self.calibrator_ = None
+        if self._held_out is None or self.calibrator is None:
+            return
+        calibrator = self.calibrator
+        fresh = (
+            CALIBRATORS.get(calibrator)()
+            if isinstance(calibrator, str)
+            else clone(calibrator, safe=False)
+        )
+        self.calibrator_ = fresh.fit(self._held_out.logits, self._held_out.labels)
+
+    def _calibrated(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
+        f = torch.from_numpy(log_p)
+        if self.calibrator_ is not None:
+            f = self.calibrator_.transform(f)
+        probs: NDArray[np.float64] = f.softmax(dim=1).numpy()
+        return probs
+
+    def _target(self, target_prior: str | VectorLike | None) -> Tensor:
+        if target_prior is None:
+            return torch.from_numpy(self.target_prior_)
+        if isinstance(target_prior, str):
+            return from_counts(target_shares(target_prior, self._counts))
+        return as_prior(
+            target_prior, name="target_prior", num_classes=len(self.classes_)
+        )
+
+    def _follow_features(self) -> None:
+        """Say of the features what the clones say, where they say it."""
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self, name):
+                delattr(self, name)
+            if hasattr(self.estimators_[0], name):
+                setattr(self, name, getattr(self.estimators_[0], name))
+
+
+def _parts(
+    folds: NDArray[np.int64],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the samples that each clone sees, and those left out of it."""
+    numbers = np.unique(folds[folds != ALWAYS_TRAINED])
+    if not len(numbers):
+        yield np.arange(len(folds)), np.arange(0)
+    for fold in numbers:
+        yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)

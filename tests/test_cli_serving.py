@@ -1,0 +1,270 @@
+"""`tailshift estimate`, `predict` and `export`: what they print, write and refuse."""
+
+import csv
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tailshift import Predictions, Run, load_recipe, train
+from tailshift.data import DATASETS
+
+Command = Callable[..., Any]
+
+SENTENCE = "a shift is seen in 270 samples (p = 0.001): the estimated prior is used."
+COLUMNS = ("path", "predicted", "probability", "class_2", "probability_2")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::tailshift.estimators.FewSamplesWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run of softmax that has learnt something, in twenty epochs."""
+    config = load_recipe("digits_lt", ["method.name=softmax", "train.epochs=20"])
+    return train(config, output=tmp_path_factory.mktemp("trained") / "run")
+
+
+@pytest.fixture
+def run(trained: Run, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained.directory, tmp_path / "run"))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Write test digits as images, few zeros and many nines, named by their label."""
+    data = DATASETS.get("digits_lt")().load(root=None, seed=0)
+    for c in range(10):
+        for i in range(5 * c + 5 if c < 9 else 45):
+            image = data.test.images[50 * c + i, 0].numpy()
+            path = tmp_path / "photos" / f"{c}-{i}.png"
+            path.parent.mkdir(exist_ok=True)
+            Image.fromarray(image).save(path)
+    return Path("photos")
+
+
+def _rows(path: str) -> list[dict[str, str]]:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _accuracy(path: str) -> float:
+    rows = _rows(path)
+    assert tuple(rows[0])[:5] == COLUMNS
+    return np.mean([Path(r["path"]).name[0] == r["predicted"] for r in rows]).item()
+
+
+def test_predict__adapts_to_a_folder(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    plain = tailshift("predict", run, photos, "-o", "plain.csv")
+    assert plain == (0, "plain.csv\n", "")
+    adapted = tailshift("predict", run, photos, "--adapt", "-o", "adapted.csv")
+    assert (adapted.code, adapted.out) == (0, "adapted.csv\n")
+    assert adapted.err.splitlines()[-1] == f"note: {SENTENCE}"
+    assert _accuracy("adapted.csv") > _accuracy("plain.csv") + 0.05
+
+
+def test_predict__answers_for_a_target(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    """A mix of one class has one answer; the source mix is the default."""
+    Path("mix.txt").write_text("0\n" * 9 + "1\n")
+    assert tailshift("predict", run, photos, "--target", "mix.txt").out.count(",9,") > 0
+    printed = tailshift("predict", run, photos / "0-0.png", "--target", "mix.txt").out
+    assert printed.splitlines()[1].startswith("photos/0-0.png,9,1.000000,")
+    default = tailshift("predict", run, photos).out
+    assert tailshift("predict", run, photos, "--target", "source").out == default
+    assert tailshift("predict", run, photos, "--target", "uniform").out != default
+
+
+def test_predict__names_broken_images(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    (photos / "a.png").write_text("no image")
+    (photos / "b.png").touch()
+    result = tailshift("predict", run, photos, "-o", "out.parquet")
+    assert result == (
+        0,
+        "out.parquet\n",
+        "warning: `photos/a.png` is not an image of a known format and is left out.\n"
+        "warning: `photos/b.png` is not an image of a known format and is left out.\n",
+    )
+    table = pytest.importorskip("pyarrow.parquet").read_table("out.parquet")
+    assert (table.num_rows, table.column_names[:5]) == (270, list(COLUMNS))
+
+
+def test_predict__keeps_the_source_prior_without_validation_logits(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    (run / "predictions" / "val.safetensors").rename("val.safetensors")
+    result = tailshift("predict", run, photos, "--adapt", "-o", "adapted.csv")
+    assert result == (
+        0,
+        "adapted.csv\n",
+        f"note: {run} has no validation logits to calibrate on, so that the source "
+        "prior is kept. Give labelled logits with --held-out.\n",
+    )
+    tailshift("predict", run, photos, "-o", "plain.csv")
+    assert Path("adapted.csv").read_text() == Path("plain.csv").read_text()
+    options = ("--adapt", "--held-out", "val.safetensors", "-o", "held.csv")
+    assert tailshift("predict", run, photos, *options).err.endswith(f"{SENTENCE}\n")
+
+
+def test_estimate__of_images_and_back_as_a_target(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    result = tailshift("estimate", run, "--unlabelled", photos, "-o", "mix.json")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[:2] == [
+        "55 labelled samples held out, 270 unlabelled, 10 classes",
+        SENTENCE,
+    ]
+    assert lines[2].startswith("tilt -")
+    assert "oracle" not in result.out
+    tailshift("predict", run, photos, "--target", "mix.json", "-o", "a.csv")
+    tailshift("predict", run, photos, "--adapt", "-o", "b.csv")
+    for a, b in zip(_rows("a.csv"), _rows("b.csv"), strict=True):
+        assert (a["path"], a["predicted"]) == (b["path"], b["predicted"])
+        gap = float(a["probability"]) - float(b["probability"])
+        assert abs(gap) < 1e-5  # the prior went through whole counts
+
+
+def test_estimate__shows_the_oracle_where_labels_are(
+    tailshift: Command, run: Path
+) -> None:
+    test = run / "predictions" / "test.safetensors"
+    result = tailshift("estimate", run, "--unlabelled", test, "--interval")
+    assert result.code == 0
+    body = [line.split() for line in result.out.splitlines()[3:] if line.split()]
+    heading, _, *rows = body
+    assert heading[-5:] == ["estimated", "95", "%", "interval", "oracle"]
+    accuracy = rows[-1]
+    assert accuracy[0] == "accuracy"
+    none, estimated, oracle = map(float, accuracy[1:])
+    assert estimated > none
+    assert abs(oracle - estimated) < 5
+    assert [row[-1] for row in rows if row[0].isdigit()] == ["10.0"] * 10
+
+
+def test_estimate__of_logits_made_elsewhere(tailshift: Command) -> None:
+    """Held-out and unlabelled logits from files; a thousand samples, no shift."""
+    rng = np.random.default_rng(0)
+    y = rng.choice(3, size=2000, p=[0.6, 0.3, 0.1])
+    logits = 1.5 * (rng.normal(size=(2000, 3)) + 1.5 * np.eye(3)[y])
+    logits += np.log([0.6, 0.3, 0.1])
+    np.savez("held.npz", logits=logits[:1000], labels=y[:1000])
+    np.save("new.npy", logits[1000:])
+    result = tailshift("estimate", "held.npz", "--unlabelled", "new.npy", "-o", "p.csv")
+    assert result.err == ""
+    sentence = result.out.splitlines()[1]
+    assert sentence.startswith("no shift is seen in 1000 samples (p = ")
+    assert sentence.endswith("): the source prior is kept.")
+    heading, *counts = Path("p.csv").read_text().splitlines()
+    assert heading == "count"
+    expected = (np.bincount(y[:1000]) + 0.5) / 1001.5
+    np.testing.assert_allclose(np.array(counts, float) / 1e12, expected, atol=1e-8)
+
+
+def test_estimate__many_classes_show_those_that_moved(tailshift: Command) -> None:
+    torch.manual_seed(0)
+    labels = torch.arange(30).repeat(20)
+    logits = torch.randn(600, 30) + 5 * torch.eye(30)[labels]
+    Predictions(logits, labels).save("held.safetensors")
+    Predictions(logits[labels < 3], labels[labels < 3]).save("new.safetensors")
+    result = tailshift(
+        "estimate", "held.safetensors", "--unlabelled", "new.safetensors"
+    )
+    assert "the 20 of 30 classes that moved most" in result.out
+    rows = [line.split() for line in result.out.splitlines() if "class " in line]
+    for c in (0, 1, 2):
+        [row] = [row for row in rows if row[:2] == ["class", str(c)]]
+        assert float(row[3]) > 25
+
+
+def test_export__writes_both_forms(tailshift: Command, run: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    result = tailshift("export", run, "-o", "m.onnx", "--target-input", "--program")
+    assert (result.code, result.err) == (0, "")
+    first, second = result.out.splitlines()
+    assert first.startswith("m.onnx (probabilities within ")
+    assert second.startswith("m.pt2 (probabilities within ")
+    names = [given.name for given in runtime.InferenceSession("m.onnx").get_inputs()]
+    assert names == ["images", "target_prior"]
+    assert tailshift("export", run, "-o", "m.onnx", "--target", "uniform") == (
+        2,
+        "",
+        "error: m.onnx exists. Replace it (--force) or name another.\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("predict", "run", "photos", "--target", "uniform", "--adapt"),
+            "`--target` names a class mix and `--adapt` finds one: give one of them.",
+        ),
+        (
+            ("predict", "run", "photos", "-o", "a.xlsx"),
+            "`output` must end in .csv or .parquet, but is a.xlsx.",
+        ),
+        (("predict", "run", "none"), "there is no file or folder `none`."),
+        (("predict", "none", "photos"), "there is no run directory none."),
+        (
+            ("predict", "run", "photos", "--target", "forward"),
+            "`target` must be like forward:RATIO, with a ratio >= 1, but is 'forward'.",
+        ),
+        (
+            ("export", "run", "-o", "m.pb"),
+            "`output` must end in .onnx, but is m.pb.",
+        ),
+        (
+            ("export", "run", "-o", "m.onnx", "--target", "uniform", "--target-input"),
+            "`--target` builds a class mix in and `--target-input` leaves it open: "
+            "give one of them.",
+        ),
+        (
+            ("estimate", "run/predictions/val.safetensors", "--unlabelled", "photos"),
+            "`--unlabelled` photos are images, which only the model of a run can "
+            "judge. Name a run directory, or give a file of logits.",
+        ),
+        (
+            ("estimate", "run", "--unlabelled", "none.npz"),
+            "There is no file none.npz of unlabelled logits.",
+        ),
+    ],
+)
+def test_serving__refuses_with_a_sentence(
+    tailshift: Command, run: Path, photos: Path, arguments: list[str], message: str
+) -> None:
+    assert tailshift(*arguments) == (2, "", f"error: {message}\n")
+
+
+def test_estimate__does_not_fall_back_to_test_logits(
+    tailshift: Command, run: Path
+) -> None:
+    (run / "predictions" / "val.safetensors").unlink()
+    test = run / "predictions" / "test.safetensors"
+    assert tailshift("estimate", "run", "--unlabelled", test) == (
+        2,
+        "",
+        "error: run has no validation logits to calibrate on. Give labelled logits "
+        "with --held-out.\n",
+    )
+    asked = tailshift("estimate", "run", "--unlabelled", test, "--held-out", test)
+    assert asked.code == 0
+
+
+@pytest.mark.parametrize("command", ["estimate", "predict", "export"])
+def test_help__ends_with_an_example(tailshift: Command, command: str) -> None:
+    result = tailshift(command, "--help")
+    assert result.code == 0
+    assert f"Example: tailshift {command}" in " ".join(result.out.split())

@@ -1,0 +1,87 @@
+"""The guides: their commands and programs run, and print what they say."""
+
+import csv
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+GUIDE = Path(__file__).parents[1] / "docs" / "guide"
+Command = Callable[..., Any]
+FEW = "ignore::tailshift.estimators.FewSamplesWarning"
+
+
+def _read(name: str) -> str:
+    return (GUIDE / name).read_text(encoding="utf-8")
+
+
+def _steps(name: str) -> list[tuple[str, str]]:
+    """Return the commands and programs of a guide, in order."""
+    pattern = r"^    (tailshift [^\n]*)$|^```python\n(.*?)^```"
+    found = re.findall(pattern, _read(name), flags=re.MULTILINE | re.DOTALL)
+    return [("command", c) if c else ("program", p) for c, p in found]
+
+
+@pytest.mark.filterwarnings(FEW)
+def test_class_mix_changed__every_step(tailshift: Command) -> None:
+    pytest.importorskip("onnxscript")
+    names: dict[str, Any] = {}
+    printed = []
+    for kind, text in _steps("class_mix_changed.md"):
+        if kind == "program":
+            exec(compile(text, "class_mix_changed.md", "exec"), names)
+            continue
+        result = tailshift(*shlex.split(text)[1:])
+        assert result.code == 0, result.err
+        printed.append(result.out)
+    assert len(printed) == 7
+    shown = [line.strip() for line in printed[1].splitlines()[:2]]
+    assert all(f"    {line}\n" in _read("class_mix_changed.md") for line in shown)
+    uniform = torch.full((10,), 0.1, dtype=torch.float64)
+    assert (names["model"].target_prior - uniform).abs().sum() < 0.2
+    y = names["y"][1000:]
+    accuracy = np.mean(names["answers"][y > 4] == y[y > 4])
+    assert accuracy > 0.85
+    Path("truth.txt").write_text("".join(f"{5 * c + 5}\n" for c in range(10)))
+    run = "runs/digits_lt/softmax-seed0"
+    tailshift("predict", run, "photos", "-o", "plain.csv")
+    tailshift("predict", run, "photos", "--target", "truth.txt", "-o", "truth.csv")
+    right = {name: _num_right(f"{name}.csv") for name in ("answers", "plain", "truth")}
+    stated = {"answers": 226, "plain": 195, "truth": 230}
+    for name, number in stated.items():
+        assert f" {number}" in _read("class_mix_changed.md")
+        assert abs(right[name] - number) <= 5  # other machines round otherwise
+    assert _num_right("mix.csv") == right["answers"]
+
+
+def _num_right(path: str) -> int:
+    with Path(path).open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return sum(Path(r["path"]).name[0] == r["predicted"] for r in rows)
+
+
+def test_label_shift__the_check_tells_mix_from_camera(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [(_, program)] = _steps("label_shift.md")
+    names: dict[str, Any] = {}
+    exec(compile(program, "label_shift.md", "exec"), names)
+    assert f"prints `{capsys.readouterr().out.strip()}`" in _read("label_shift.md")
+    noisy, y = names["sample"]([600, 300, 100], seed=2, noise=2.0)
+    gap = names["confidence_gap"](names["held_out"], noisy)
+    assert f"the gap is {gap:.1f}" in _read("label_shift.md")
+    held_out = names["held_out"]
+    right = (held_out.logits.argmax(1) == held_out.labels).float().mean()
+    assert (noisy.argmax(1) == y).float().mean() < right - 0.05
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in GUIDE.glob("*.md")))
+def test_links__lead_to_files(name: str) -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", _read(name)):
+        if not link.startswith("http"):
+            assert (GUIDE / link).exists(), f"{name} links to {link}"
