@@ -1,6 +1,6 @@
 """Measure the estimators on kept CIFAR-100-LT logits, for ``docs/estimation.md``.
 
-Run ``python docs/estimation.py`` (about half an hour on one core); it prints progress,
+Run ``python docs/estimation.py`` (about ten minutes on one core); it prints progress,
 writes ``results/estimation.csv`` and fills the tables of ``docs/estimation.md`` from
 it. ``--tables`` only fills the tables, ``--draws 1`` is a quick look.
 

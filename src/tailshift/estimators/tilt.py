@@ -163,5 +163,6 @@ class TiltEstimator(PriorEstimator):
         )
         variance = of_target + of_held_out
         # Welch and Satterthwaite's degrees of freedom.
-        freedom = dof * (variance / max(of_held_out, 1e-300)) ** 2
+        is_sure = of_held_out <= 1e-12 * variance  # of what the held-out data say
+        freedom = math.inf if is_sure else dof * (variance / of_held_out) ** 2
         return float(student_t.ppf(0.975, freedom)) * math.sqrt(variance)

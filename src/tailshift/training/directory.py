@@ -36,11 +36,13 @@ FREE_SETTINGS = frozenset(
         "train.checkpoint_minutes",
         "train.checkpoint_steps",
         "train.detect_anomaly",
+        "train.devices",
+        "train.num_nodes",
         "train.num_workers",
         "train.tensorboard",
     }
 )
-"""Settings that a run may be resumed without: the outcome does not depend on them."""
+"""Settings that may differ when a run is resumed: how it is done, not what it is."""
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 

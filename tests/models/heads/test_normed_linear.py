@@ -48,12 +48,13 @@ def test_normed_linear_head__tau_1_makes_all_vectors_as_long() -> None:
 def test_normed_linear_head__agrees_with_the_loop(tau: float) -> None:
     before = LinearHead(5, 4).double()
     head, x = _begun(before, tau).double(), torch.randn(6, 5).double()
+    own = head.tau.item()  # kept in float32
     head.weight.copy_(before.weight)  # in full precision
     for i, row in enumerate(x):
         for c, w in enumerate(before.weight.detach()):
             length = sum(float(a) ** 2 for a in w) ** 0.5
             dot = sum(float(a) * float(b) for a, b in zip(w, row, strict=True))
-            assert head(x)[i, c].item() == pytest.approx(dot / length**tau, abs=1e-10)
+            assert head(x)[i, c].item() == pytest.approx(dot / length**own, abs=1e-10)
 
 
 def test_best_tau__classes_count_alike() -> None:
@@ -79,7 +80,9 @@ def test_normed_linear_head__chooses_tau_on_held_out_features_only() -> None:
     held_out = torch.tensor([[1.0, 2.1]]), torch.tensor([1])
     head = _begun(before, None, held_out)
     assert head.tau.item() == 0.5
-    assert _begun(before, 1.3, held_out).tau.item() == 1.3  # a given one stays
+    assert _begun(before, 1.3, held_out).tau.item() == pytest.approx(
+        1.3
+    )  # a given one stays
     other = NormedLinearHead(2, 2)
     other.load_state_dict(head.state_dict())  # τ is kept with the weights
     assert other.tau.item() == 0.5

@@ -61,10 +61,10 @@ class NormedLinearHead(Head):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits, shape (N, C), of `features`, shape (N, d)."""
-        return F.linear(features, shorten(self.weight, float(self.tau)))
+        return F.linear(features, shorten(self.weight, self.tau))
 
 
-def shorten(weight: Tensor, tau: float) -> Tensor:
+def shorten(weight: Tensor, tau: float | Tensor) -> Tensor:
     """Return each row divided by its length to the power of `tau`."""
     lengths: Tensor = weight.norm(dim=1, keepdim=True)
     return weight / lengths**tau
