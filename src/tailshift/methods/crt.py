@@ -18,6 +18,7 @@ class CRT(Decoupled):
         "Softmax's backbone, frozen, and a new linear classifier trained on classes "
         "served equally often; its logits carry the sampler's prior, the uniform one."
     )
+    cost = 1.1
 
     epochs: Annotated[int, Field(ge=1)] = 10
     """Epochs of the second stage."""

@@ -19,6 +19,7 @@ class LWS(Decoupled):
         "Softmax's network, frozen, and one learnt factor for the logit of each class; "
         "its logits carry the sampler's prior, the uniform one, by convention."
     )
+    cost = 1.1
 
     epochs: Annotated[int, Field(ge=1)] = 5
     """Epochs of the second stage."""

@@ -48,7 +48,7 @@ class SADE(Method):
     )
     citation = "zhang2022"
     prior = "∝ (p_s · inverse^tau)^(1/3)"
-    cost = 2.0
+    cost = 1.1
 
     tau: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     """τ, how far the third expert leans towards rare classes."""
