@@ -15,7 +15,7 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
 
 # The wheel alone, not the checkout, must import and carry its recipes.
 wheel: $(VENV)/.installed-dev

@@ -64,16 +64,22 @@ def test_adapt__interval_and_estimator_of_ones_own(mixture):
 
 
 def test_judge__says_why():
-    assert _judge(0.31, 0.05, 1.0, 20) == (
+    assert _judge(0.31, 0.05, 1.0, 0.5, 20) == (
         False,
         "no shift is seen in 20 samples (p = 0.31): the source prior is kept.",
     )
-    assert _judge(0.01, 0.05, -0.1, 20) == (
+    assert _judge(0.01, 0.05, -0.1, 0.5, 20) == (
         False,
         "a shift is seen in 20 samples (p = 0.010), but no estimate explains it better "
         "than the source prior on samples left out: the source prior is kept.",
     )
-    assert _judge(0.001, 0.05, 0.1, 20) == (
+    assert _judge(0.001, 0.05, 0.1, 12.7, 20) == (
+        False,
+        "a shift is seen in 20 samples (p = 0.001), but too little is known to say how "
+        "far it goes (head against tail to a factor of 3e+05): the source prior is "
+        "kept.",
+    )
+    assert _judge(0.001, 0.05, 0.1, 0.5, 20) == (
         True,
         "a shift is seen in 20 samples (p = 0.001): the estimated prior is used.",
     )

@@ -11,6 +11,9 @@ from tailshift.estimators.shift_test import shift_test
 from tailshift.predictions import ArrayLike, Predictions, as_tensor, check_logits
 from tailshift.priors import from_counts
 
+WIDEST = math.log(1000)
+"""An estimate must tell the ratio of two classes' shares to within this factor."""
+
 
 @dataclass(frozen=True, eq=False)
 class Adaptation:
@@ -48,8 +51,9 @@ def adapt(
 ) -> Adaptation:
     """Estimate the target prior, or keep the source prior where that is safer.
 
-    The estimate is followed if a permutation test finds a shift at ``level`` and if the
-    estimate explains samples left out of it better than the source prior does.
+    The estimate is followed if a permutation test finds a shift at ``level``, if the
+    estimate explains samples left out of it better than the source prior does, and if
+    the tilt is known well enough: head against tail within a factor of a thousand.
 
     Args:
         held_out: Labelled source data, with ``source_counts`` and ``trained_prior``
@@ -74,7 +78,10 @@ def adapt(
     estimator.fit(held_out.logits, held_out.labels)
     q = estimator.estimate(f)
     p_value = _test(estimator, held_out.logits, f)
-    is_adapted, reason = _judge(p_value, level, estimator.choice_.gain, len(f))
+    low, high = estimator.gamma_interval_
+    log_p_s = estimator.source_prior_.log()
+    width = (high - low) * float(log_p_s.max() - log_p_s.min())
+    is_adapted, reason = _judge(p_value, level, estimator.choice_.gain, width, len(f))
     return Adaptation(
         target_prior=q if is_adapted else estimator.source_prior_,
         estimated_prior=q,
@@ -104,7 +111,7 @@ def _test(estimator: MAPEstimator, held_out: Tensor, unlabelled: Tensor) -> floa
 
 
 def _judge(
-    p_value: float, level: float, gain: float, num_samples: int
+    p_value: float, level: float, gain: float, width: float, num_samples: int
 ) -> tuple[bool, str]:
     samples = f"{num_samples} sample{'s' if num_samples > 1 else ''}"
     p = f"p = {p_value:.3f}" if p_value < 0.095 else f"p = {p_value:.2f}"
@@ -114,5 +121,12 @@ def _judge(
         return False, (
             f"a shift is seen in {samples} ({p}), but no estimate explains it better "
             "than the source prior on samples left out: the source prior is kept."
+        )
+    if not width < WIDEST:
+        factor = f"{math.exp(min(width, 99)):.0g}"
+        return False, (
+            f"a shift is seen in {samples} ({p}), but too little is known to say how "
+            f"far it goes (head against tail to a factor of {factor}): the source "
+            "prior is kept."
         )
     return True, f"a shift is seen in {samples} ({p}): the estimated prior is used."
