@@ -69,7 +69,7 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     version = file.metadata.get("tailshift_predictions", UNSEALED_VERSION)
     if version not in (UNSEALED_VERSION, FORMAT_VERSION):
         raise ValueError(
-            f"{path} is of format version {version!r}, "
+            f"{path} is of format version {version[:40]!r}, "
             f"but this tailshift reads version {FORMAT_VERSION}."
         )
     if version == FORMAT_VERSION and not file.is_sealed:
