@@ -159,7 +159,7 @@ def make_plan(
             where its runs are there, but not trained.
         settings: Changes to every recipe, each like ``"train.devices=4"``.
         logits: A folder where ``tailshift evaluate --logits`` kept test logits. Their
-            names say nothing of changed settings, so there must be none.
+            names tell the method's settings and no others, so there must be none.
         announce: Told of folders that look like runs but cannot be read.
     """
     paper = paper_table(parse_table(table))

@@ -29,6 +29,11 @@ class Method:
     cost: ClassVar[float] = 1.0
     """Processor time of a run, as a multiple of Softmax's: `make bench` measures it."""
 
+    @property
+    def needs_validation(self) -> bool:
+        """Whether a setting is chosen on images that no stage trains on."""
+        return False
+
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the module that maps (output, labels) to a scalar loss.
 
