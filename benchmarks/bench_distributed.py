@@ -7,12 +7,14 @@ Run with::
 The first table is the last epoch of LADE on the digits, on the CPU, with one thread for
 each process.
 
-The second is of two processes that share a batch of 256: forward and backward of LADE
-over both, beside half of what one process takes for the whole batch, and an all-reduce
-of three vectors of C numbers (gloo), the fastest of many repeats that take turns, in
-milliseconds of the clock. The last column is what sharing adds, divided by what it is
-meant to: the all-reduce and 5 % of the loss's own time. On a machine with other work
-the processes wait for each other, and it says nothing.
+The second is of two processes (gloo) that share a batch of 256: LADE forward and
+backward of each one's part alone, as plain data-parallel training has it, then over
+both, and beside them an all-reduce of three vectors of C numbers. Every task ends in
+the all-reduce of one number, where the processes meet as they do at the end of a step;
+what that takes alone is taken off. Medians of many rounds, in milliseconds of the
+clock, and of what is added within a round. The last column is what sharing adds,
+divided by what it may: the all-reduce and 5 % of the loss's own time. On a machine with
+other work the processes wait for each other, and it says nothing.
 """
 
 import os
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +32,7 @@ from tailshift import load, load_recipe, priors, train
 from tailshift.losses import LADELoss, Processes
 
 NUM_SAMPLES = 256
-REPEATS = {1000: 400, 8142: 200}  # number of classes: repeats
+ROUNDS = {1000: 2000, 8142: 500}  # by the number of classes
 EPOCHS = 5
 
 
@@ -64,51 +66,57 @@ def train_digits(folder: str) -> None:
 def compare_reductions() -> None:
     """Print one line for each number of classes, in the first of two processes."""
     dist.init_process_group("gloo")
-    rank, processes = dist.get_rank(), Processes(2, max_samples=NUM_SAMPLES // 2)
+    rank = dist.get_rank()
     torch.manual_seed(rank)
     if rank == 0:
-        columns = ("half", "shared", "all-reduce", "added/meant")
-        print(f"{'C':>5}" + "".join(f"{name:>13}" for name in columns), flush=True)
-    for num_classes, repeats in REPEATS.items():
-        whole, shared, reduced = compare(num_classes, repeats, processes)
-        half = whole / 2
-        ratio = (shared - half) / (reduced + 0.05 * half)
+        columns = ("alone", "shared", "all-reduce", "added/may")
+        print(f"{'C':>5}" + "".join(f"{name:>12}" for name in columns), flush=True)
+    for num_classes, rounds in ROUNDS.items():
+        nothing, alone, shared, reduced = compare(num_classes, rounds).unbind(1)
+        found = [(task - nothing).median().item() for task in (alone, shared, reduced)]
+        added = (shared - alone).median().item()
+        ratio = added / (found[2] + 0.05 * found[0])
         if rank == 0:
-            found = (half, shared, reduced)
-            times = "".join(f"{1e3 * value:>13.3f}" for value in found)
-            print(f"{num_classes:>5}{times}{ratio:>13.2f}", flush=True)
+            times = "".join(f"{1e3 * value:>12.3f}" for value in found)
+            print(f"{num_classes:>5}{times}{ratio:>12.2f}", flush=True)
     dist.destroy_process_group()
 
 
-def compare(num_classes: int, repeats: int, processes: Processes) -> list[float]:
-    """Return the seconds of LADE in one process, in two, and of an all-reduce."""
+def compare(num_classes: int, rounds: int) -> torch.Tensor:
+    """Return seconds (rounds, 4): of nothing, LADE alone, shared, and an all-reduce."""
     p_s = priors.from_counts(priors.long_tailed_counts(1280, 256, num_classes))
-    labels = torch.multinomial(p_s, NUM_SAMPLES, replacement=True)
-    logits = torch.randn(NUM_SAMPLES, num_classes, requires_grad=True)
-    half = logits.detach()[: NUM_SAMPLES // 2].clone().requires_grad_()
+    labels = torch.multinomial(p_s, NUM_SAMPLES // 2, replacement=True)
+    logits = torch.randn(len(labels), num_classes, requires_grad=True)
     loss, vectors = LADELoss(p_s, alpha=0.1, lam=0.01), torch.ones(3, num_classes)
+    processes = Processes(2, max_samples=len(labels))
+    processes = processes.knowing(labels, processes.labels(labels))  # as in training
 
-    def in_one() -> None:
+    def alone() -> None:
         logits.grad = None
         loss(logits, labels).backward()
 
-    def in_two() -> None:
-        half.grad = None
-        loss.over_processes(half, labels[: len(half)], processes).backward()
+    def shared() -> None:
+        logits.grad = None
+        loss.over_processes(logits, labels, processes).backward()
 
-    return fastest_times([in_one, in_two, lambda: dist.all_reduce(vectors)], repeats)
+    tasks = (lambda: None, alone, shared, lambda: dist.all_reduce(vectors))
+    return times_in_turn(tasks, rounds)
 
 
-def fastest_times(tasks: list[Callable[[], object]], repeats: int) -> list[float]:
-    """Return each task's shortest time in seconds; all processes begin it together."""
-    times: list[list[float]] = [[] for _ in tasks]
-    for _ in range(repeats):
-        for task, found in zip(tasks, times, strict=True):
+def times_in_turn(tasks: Sequence[Callable[[], object]], rounds: int) -> torch.Tensor:
+    """Return the seconds of each task in each round; all processes begin it together.
+
+    The first tenth is thrown away.
+    """
+    times, met = torch.empty(rounds, len(tasks), dtype=torch.float64), torch.zeros(1)
+    for this_round in times:
+        for number, task in enumerate(tasks):
             dist.barrier()
             begin = time.perf_counter()
             task()
-            found.append(time.perf_counter() - begin)
-    return [min(values) for values in times]
+            dist.all_reduce(met)
+            this_round[number] = time.perf_counter() - begin
+    return times[rounds // 10 :]
 
 
 if __name__ == "__main__":

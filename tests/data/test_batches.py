@@ -40,6 +40,7 @@ def test_plan__ranks_split_every_batch_exactly(sampler, world_size):
             for field in ("sample_ids", "occurrences"):
                 expected = getattr(all_, field)[rank::world_size]
                 assert np.array_equal(getattr(one, field), expected)
+            assert np.array_equal(one.all_ids, all_.sample_ids)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.names())

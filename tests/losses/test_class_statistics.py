@@ -35,7 +35,7 @@ def _batch(num_samples, num_classes):
 @pytest.mark.parametrize("shape", [(4, 20), (12, 3)], ids=["picked", "all"])
 def test_class_statistics__agrees_with_torch(shape):
     f, y, log_w = _batch(*shape)
-    log_sum_exp, positive_sums, _ = class_statistics(f, y, log_w, classes=y)
+    log_sum_exp, positive_sums, _ = class_statistics(f, y, log_w, is_present_only=True)
     expected = torch.logsumexp(f + log_w[:, None], 0)
     torch.testing.assert_close(log_sum_exp[y], expected[y])
     for c in range(shape[1]):
@@ -51,7 +51,7 @@ def test_log_probs_and_statistics__gradient(shape, picked, with_rows):
 
     def sums(logits):
         log_probs, statistics = log_probs_and_statistics(
-            logits, y, log_p_s, log_w, classes=y if picked else None
+            logits, y, log_p_s, log_w, is_present_only=picked
         )
         return log_probs, *statistics[:2]
 
@@ -78,9 +78,8 @@ def test_class_statistics__two_processes_make_one_batch(mode, num_classes):
     log_p_s = p_s.log()
     parts = []
     for rows in (slice(0, 4), slice(4, 10)):
-        log_w, classes = importance_weights(y[rows], log_p_s, mode=mode)
-        classes = None if classes is None else y  # gathered from both
-        parts.append(class_statistics(f[rows], y[rows], log_w, classes=classes))
+        log_w, _ = importance_weights(y[rows], log_p_s, mode=mode)
+        parts.append(class_statistics(f[rows], y[rows], log_w))
     first, second = parts
     together = ClassStatistics(
         torch.logaddexp(first.log_sum_exp, second.log_sum_exp),

@@ -1,5 +1,6 @@
 """Losses over processes against the loss of the whole batch in one process."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -98,10 +99,11 @@ def _weight() -> Tensor:
 
 def _results(
     parts: tuple[tuple[int, ...], ...], rank: int, world_size: int
-) -> dict[str, tuple[Tensor, Tensor]]:
+) -> dict[tuple[str, bool], tuple[Tensor, Tensor]]:
     """Return each loss's value and gradient, averaged as data-parallel training does.
 
-    With one process the parts are joined.
+    With one process the parts are joined. Each loss is taken twice: where processes
+    ask each other for labels, and where all are known.
     """
     if world_size == 1:
         x = torch.cat([_features(part, r) for r, part in enumerate(parts)])
@@ -115,14 +117,15 @@ def _results(
         if world_size == 1:
             value: Tensor = loss(output, labels)
             return value
-        return loss_over_processes(loss, output, labels, processes)
+        return loss_over_processes(loss, output, labels, told)
 
     found = {}
-    for name, loss in LOSSES.items():
-        w = _weight()
-        value = loss(of, x @ w.T, y)
+    everyone = torch.tensor([label for part in parts for label in part])
+    for name, is_known in itertools.product(LOSSES, (False, True)):
+        w, told = _weight(), processes.knowing(y, everyone if is_known else None)
+        value = LOSSES[name](of, x @ w.T, y)
         (gradient,) = torch.autograd.grad(value, w)
-        found[name] = tuple(
+        found[name, is_known] = tuple(
             processes.sum(t) / world_size for t in (value.detach(), gradient)
         )
     return found
@@ -178,14 +181,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
     }
 
 
+@pytest.mark.parametrize("is_known", [False, True])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("parts", PARTS)
 def test_loss_over_processes__is_that_of_the_whole_batch(
-    found: dict[int, list[Any]], parts: str, loss: str
+    found: dict[int, list[Any]], parts: str, loss: str, is_known: bool
 ) -> None:
-    value, gradient = _results(PARTS[parts], 0, 1)[loss]
+    value, gradient = _results(PARTS[parts], 0, 1)[loss, False]
     for of_rank in found[len(PARTS[parts])]:
-        over_value, over_gradient = of_rank[parts][loss]
+        over_value, over_gradient = of_rank[parts][loss, is_known]
         assert over_value.item() == pytest.approx(value.item(), rel=0, abs=1e-10)
         torch.testing.assert_close(over_gradient, gradient, rtol=0, atol=1e-10)
     assert gradient.abs().max() > 1e-3
@@ -233,7 +237,7 @@ def test_loss_over_processes__of_one_is_the_loss(loss: str) -> None:
 
 
 def test_processes__share_of_a_mean() -> None:
-    assert Processes().share(3, torch.zeros(())).item() == 1
+    assert Processes().share(torch.zeros(3), torch.zeros(())).item() == 1
     assert Processes().mean(torch.tensor([1.0, 2.0, 6.0])).item() == 3
 
 
@@ -241,8 +245,8 @@ def test_processes__reduction_by_hand() -> None:
     """As if one process were two: log(e^a + e^b) halves the gradient of equal parts."""
 
     class Two(Processes):
-        def gather(self, values: Tensor) -> Tensor:
-            return torch.stack([values.detach(), values.detach()])
+        def start_gather(self, values: Tensor) -> Callable[[], Tensor]:
+            return lambda: torch.stack([values.detach(), values.detach()])
 
     logits = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
     loss = LADELoss([0.5, 0.5], alpha=1.0, lam=0.0)
@@ -256,7 +260,7 @@ def test_processes__reduction_by_hand() -> None:
 
 def test_processes__more_labels_than_said() -> None:
     with pytest.raises(ValueError, match="max_samples") as error:
-        Processes(max_samples=1).labels(torch.tensor([0, 1]))
+        Processes(2, max_samples=1).labels(torch.tensor([0, 1]))
     assert str(error.value) == ("`labels` must be at most `max_samples`, 1, but are 2.")
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,6 +25,10 @@ class Batch(NamedTuple):
     sample_ids: Tensor
     """Positions in the split, int64, shape (B,)."""
 
+    all_labels: Tensor | None = None
+    """Of all ranks' samples, in the global batch's order; None on one rank alone, and
+    where a rank may leave samples out."""
+
 
 class Request(NamedTuple):
     """The samples of one batch, to be loaded."""
@@ -31,6 +36,8 @@ class Request(NamedTuple):
     epoch: int
     sample_ids: NDArray[np.int64]
     occurrences: NDArray[np.int64]
+    all_ids: NDArray[np.int64]
+    """Samples of the global batch, this rank's among them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +130,7 @@ class BatchPlan:
     def _request(self, draws: Draws, epoch: int, b: int) -> Request:
         batch = slice(b * self.batch_size, (b + 1) * self.batch_size)
         ids, occurrences = (part[batch][self.rank :: self.world_size] for part in draws)
-        return Request(epoch, ids, occurrences)
+        return Request(epoch, ids, occurrences, draws.sample_ids[batch])
 
 
 class Loader(ABC):
@@ -158,7 +165,15 @@ class Loader(ABC):
             epoch: Which epoch; it decides order and augmentation.
             start_batch: Batches already done; ``len(self)`` of them leave none.
         """
-        return self._serve(self.plan.epoch(epoch, start_batch))
+        requests = self.plan.epoch(epoch, start_batch)
+        batches = self._serve(requests)
+        if self.plan.world_size == 1 or self.skip_broken:
+            return batches
+        return map(self._with_all_labels, batches, requests)
+
+    def _with_all_labels(self, batch: Batch, request: Request) -> Batch:
+        all_ids = torch.from_numpy(request.all_ids)
+        return batch._replace(all_labels=self.plan.labels[all_ids])
 
     @abstractmethod
     def _serve(self, requests: list[Request]) -> Iterator[Batch]:

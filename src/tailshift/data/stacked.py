@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from tailshift.data.batches import Batch
 
@@ -54,9 +55,13 @@ class StackedLoader:
         epochs = (loader.epoch(epoch, start_batch) for loader in self.loaders)
         for batches in zip(*epochs, strict=True):
             size = min(len(batch.labels) for batch in batches)  # some left images out
-            yield Batch(
-                *(
-                    torch.cat([part[:size] for part in parts])
-                    for parts in zip(*batches, strict=True)
-                )
+            images, labels, sample_ids = (
+                torch.cat([batch[part][:size] for batch in batches])
+                for part in range(3)
             )
+            yield Batch(images, labels, sample_ids, _all_labels(batches))
+
+
+def _all_labels(batches: Sequence[Batch]) -> Tensor | None:
+    parts = [batch.all_labels for batch in batches if batch.all_labels is not None]
+    return torch.cat(parts) if len(parts) == len(batches) else None

@@ -1,16 +1,21 @@
 """The sums over a batch that LADE needs: of each class, and of each sample.
 
-The class sums are all that joins the samples of a batch. Several processes that add up
-theirs (log-sum-exps by log-add-exp, the others by addition) and take the loss from the
-result optimise the loss of the global batch.
+The class sums are all that joins the samples of a batch. Several processes add up
+theirs (log-sum-exps by log-add-exp, the others by addition), and take from the result
+the loss of the global batch.
 """
 
+import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+
+from tailshift.losses.processes import Processes
 
 
 class ClassStatistics(NamedTuple):
@@ -29,7 +34,7 @@ def class_statistics(
     labels: Tensor,
     log_weights: Tensor,
     *,
-    classes: Tensor | None = None,
+    is_present_only: bool = False,
 ) -> ClassStatistics:
     r"""Return the sums of a batch for each class.
 
@@ -37,19 +42,17 @@ def class_statistics(
         logits: :math:`f` in float32 or float64, shape (N, C).
         labels: :math:`y`, class indices, shape (N,).
         log_weights: :math:`\log w_i`, a constant for each sample, shape (N,).
-        classes: Class indices whose log-sum-exp is wanted, shape (K,), repeats
-            allowed; ``None`` for all. Where K is far below C, only those columns are
-            worked on. Several processes give the labels of all of them.
+        is_present_only: Whether the log-sum-exp is wanted of the classes in ``labels``
+            alone. Where they are far fewer than C, only those columns are worked on.
 
     Example:
-        >>> import torch
         >>> logits = torch.tensor([[1.0, 0.0, 5.0], [3.0, 0.0, 5.0]])
         >>> labels = torch.tensor([0, 0])
         >>> class_statistics(logits, labels, torch.zeros(2)).positive_sums
         tensor([4., 0., 0.])
     """
     _, statistics = log_probs_and_statistics(
-        logits, labels, None, log_weights, classes=classes
+        logits, labels, None, log_weights, is_present_only=is_present_only
     )
     return statistics
 
@@ -60,42 +63,73 @@ def log_probs_and_statistics(
     log_prior: Tensor | None,
     log_weights: Tensor,
     *,
-    classes: Tensor | None = None,
+    is_present_only: bool = False,
+    processes: Processes | None = None,
 ) -> tuple[Tensor, ClassStatistics]:
     r"""Return :math:`\log p_s(y_i|x_i)` of each sample (N,), and the class statistics.
 
     Both come from one node of the autograd graph, whose backward pass writes their
     gradients into one tensor. It cannot be differentiated twice.
 
+    Several processes get the statistics of all their samples. Each sends its two
+    numbers for each class that is looked at, and no logits, while it computes the
+    log-probabilities; backwards nothing is sent. The statistics' gradients must be the
+    same on all processes: averaged over them, each sample has its own once.
+
     Args:
-        logits: As in :func:`class_statistics`, and so the other arguments. Of no rows
-            the log-sum-exps are :math:`-\infty` for all classes.
+        logits: As in :func:`class_statistics`, and so the other arguments.
         labels: Class indices, shape (N,).
         log_prior: :math:`\log p_s`, shape (C,); ``None`` leaves the log-probabilities
             out (they are returned as zeros).
         log_weights: Shape (N,).
-        classes: Shape (K,).
+        is_present_only: Of several processes, in the labels of any.
+        processes: Those that share the batch; N is then this one's part, may be 0.
     """
-    if len(logits) == 0:  # as on a process that has no part of a batch
-        return _of_no_samples(logits)
-    if classes is not None and 2 * len(classes) > logits.shape[1]:
-        classes = None  # picking most columns costs more than taking them all
+    processes = processes or Processes()
+    everyone = processes.labels(labels)
+    present = everyone if processes.world_size == 1 else everyone.clamp(min=0)
+    # Picking most columns would cost more than taking them all.
+    is_picked = is_present_only and 2 * len(present) <= logits.shape[1]
     log_probs, log_sum_exp, positive_sums = _BatchSums.apply(
-        logits, labels, log_prior, log_weights, classes
+        logits,
+        labels,
+        log_prior,
+        log_weights,
+        present if is_picked else None,
+        processes,
     )
-    counts = _count(labels, logits)
+    counts = _count(present, everyone >= 0, logits)
     return log_probs, ClassStatistics(log_sum_exp, positive_sums, counts)
 
 
-def _of_no_samples(logits: Tensor) -> tuple[Tensor, ClassStatistics]:
-    zeros = logits.new_zeros(logits.shape[1])  # (C,)
-    return logits.sum(1), ClassStatistics(zeros.log(), zeros, zeros)
-
-
-def _count(labels: Tensor, like: Tensor) -> Tensor:
+def _count(labels: Tensor, is_there: Tensor, like: Tensor) -> Tensor:
     # torch.bincount would make the host wait for the largest label.
-    zeros, ones = like.new_zeros(like.shape[1]), like.new_ones(len(labels))
-    return zeros.index_add_(0, labels, ones)  # (C,)
+    zeros = like.new_zeros(like.shape[1])
+    return zeros.index_add_(0, labels, is_there.to(like.dtype))  # (C,)
+
+
+def _start_join(
+    log_sum_exp: Tensor,
+    positive_sums: Tensor,
+    classes: Tensor | None,
+    processes: Processes,
+) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Send this process's sums, (K,) and (C,); what is returned waits for all's."""
+    if processes.world_size == 1:
+        return lambda: (log_sum_exp, positive_sums)
+    of_classes = positive_sums
+    if classes is not None:
+        of_classes = positive_sums.index_select(0, classes)
+    wait = processes.start_gather(torch.stack([log_sum_exp, of_classes]))
+
+    def join() -> tuple[Tensor, Tensor]:
+        everyone = wait()  # (W, 2, K)
+        total, sums = everyone[:, 0].logsumexp(0), everyone[:, 1].sum(0)
+        if classes is not None:
+            sums = torch.zeros_like(positive_sums).scatter_(0, classes, sums)
+        return total, sums
+
+    return join
 
 
 class _BatchSums(Function):
@@ -107,37 +141,43 @@ class _BatchSums(Function):
         log_p_s: Tensor | None,
         log_w: Tensor,
         classes: Tensor | None,
+        processes: Processes,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if log_p_s is None:
-            log_probs, own_log_probs = None, f.new_zeros(len(f))
-        else:
-            log_probs = F.log_softmax(f + log_p_s, dim=1)  # (N, C)
-            own_log_probs = log_probs.gather(1, y[:, None]).squeeze(1)  # (N,)
         if classes is None:
             columns = f + log_w[:, None]  # (N, C)
         else:
             columns = f.index_select(1, classes).add_(log_w[:, None])  # (N, K)
-        peak = columns.amax(0)
+        nothing = columns.new_full(columns.shape[1:], -math.inf)
+        peak = columns.amax(0) if len(f) else nothing
         terms = columns.sub_(peak).exp_()  # w_i e^{f_ic} / e^{peak_c}, in [0, 1]
         sums = terms.sum(0)  # at least 1, so that the log is safe
         log_sum_exp = peak + sums.log()
+        own = f.gather(1, y[:, None]).squeeze(1)  # f_i[y_i], (N,)
+        positive_sums = f.new_zeros(f.shape[1]).index_add_(0, y, own)
+        join = _start_join(log_sum_exp, positive_sums, classes, processes)
+        if log_p_s is None:
+            log_probs, own_log_probs = None, f.new_zeros(len(f))
+        else:  # while the sums are on their way
+            log_probs = F.log_softmax(f + log_p_s, dim=1)  # (N, C)
+            own_log_probs = log_probs.gather(1, y[:, None]).squeeze(1)  # (N,)
+        if processes.world_size > 1:
+            log_sum_exp, positive_sums = join()
+            sums = (log_sum_exp - peak).exp() / processes.world_size
         if classes is not None:
             log_sum_exp = f.new_zeros(f.shape[1]).scatter_(0, classes, log_sum_exp)
             # The columns of a class that is asked for twice share its gradient.
-            sums = sums * _count(classes, f).index_select(0, classes)
-        own = f.gather(1, y[:, None]).squeeze(1)  # f_i[y_i], (N,)
-        positive_sums = f.new_zeros(f.shape[1]).index_add_(0, y, own)
+            sums = sums * _count(classes, classes >= 0, f).index_select(0, classes)
         ctx.save_for_backward(log_probs, terms, sums, y, classes)
-        ctx.num_classes = f.shape[1]
+        ctx.num_classes, ctx.world_size = f.shape[1], processes.world_size
         return own_log_probs, log_sum_exp, positive_sums
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, grad_rows: Tensor, grad_columns: Tensor, grad_positive: Tensor
-    ) -> tuple[Tensor, None, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None, None]:
         log_probs, terms, sums, y, classes = ctx.saved_tensors
-        own = grad_positive.index_select(0, y)  # (N,)
+        own = ctx.world_size * grad_positive.index_select(0, y)  # (N,)
         if log_probs is None:
             grad = terms.new_zeros(len(y), ctx.num_classes)
         else:
@@ -148,4 +188,5 @@ class _BatchSums(Function):
         else:
             shares = grad_columns.index_select(0, classes) / sums
             grad.index_add_(1, classes, terms * shares)
-        return grad.scatter_add_(1, y[:, None], own[:, None]), None, None, None, None
+        grad.scatter_add_(1, y[:, None], own[:, None])
+        return grad, None, None, None, None, None

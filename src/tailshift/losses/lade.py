@@ -91,18 +91,21 @@ def _lade(
     alpha: float,
     lam: float,
     mode: LADERMode,
+    processes: Processes | None = None,
 ) -> Tensor:
+    processes = processes or Processes()
     log_p_s = p_s.log()
     if alpha == 0:
         return prior_cross_entropy(f, y, log_p_s)
-    log_w, classes = importance_weights(y, log_p_s, mode=mode)
+    log_w, is_present_only = importance_weights(y, log_p_s, mode=mode)
     log_probs, statistics = log_probs_and_statistics(
-        f, y, log_p_s, log_w, classes=classes
+        f, y, log_p_s, log_w, is_present_only=is_present_only, processes=processes
     )
     regulariser = lader_from_statistics(
         statistics, log_p_s, alpha_c, lam=lam, mode=mode
     )
-    return alpha * regulariser - log_probs.mean()  # Eq. 20
+    mean_log_prob = processes.mean(log_probs, num_samples=statistics.counts.sum())
+    return alpha * regulariser - mean_log_prob  # Eq. 20
 
 
 class LADELoss(PriorModule):
@@ -137,10 +140,7 @@ class LADELoss(PriorModule):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = check_batch(logits, labels)
-        check_num_classes("source_prior", self.source_prior, f)
-        p_s, alpha_c = self.source_prior.to(f.dtype), self.class_weights.to(f.dtype)
-        return _lade(f, y, p_s, alpha_c, alpha=self.alpha, lam=self.lam, mode=self.mode)
+        return self._of(*check_batch(logits, labels), Processes())
 
     def over_processes(
         self, logits: Tensor, labels: Tensor, processes: Processes
@@ -154,24 +154,23 @@ class LADELoss(PriorModule):
             labels: Class indices, shape (n,).
             processes: Those that train together.
         """
-        f, y = check_part(logits, labels)
+        return self._of(*check_part(logits, labels), processes)
+
+    def _of(self, f: Tensor, y: Tensor, processes: Processes) -> Tensor:
         check_num_classes("source_prior", self.source_prior, f)
-        p_s, alpha_c = self.source_prior.to(f.dtype), self.class_weights.to(f.dtype)
-        log_p_s = p_s.log()
-        if self.alpha == 0:
-            losses = prior_cross_entropy(f, y, log_p_s, reduction="none")
+        if self.alpha == 0 and processes.world_size > 1:
+            losses = prior_cross_entropy(f, y, self.log_prior(f), reduction="none")
             return processes.mean(losses)
-        all_labels = processes.labels(y)
-        log_w, classes = importance_weights(y, log_p_s, mode=self.mode)
-        if classes is not None:
-            classes = all_labels.clamp(min=0)
-        log_probs, own = log_probs_and_statistics(f, y, log_p_s, log_w, classes=classes)
-        statistics = processes.reduce(own, all_labels, classes=classes)
-        regulariser = lader_from_statistics(
-            statistics, log_p_s, alpha_c, lam=self.lam, mode=self.mode
+        return _lade(
+            f,
+            y,
+            self.source_prior.to(f.dtype),
+            self.class_weights.to(f.dtype),
+            alpha=self.alpha,
+            lam=self.lam,
+            mode=self.mode,
+            processes=processes,
         )
-        weight = processes.world_size / statistics.counts.sum()  # W / N
-        return self.alpha * regulariser - weight * log_probs.sum()
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return LADE-CE for each possible label, (N, C): the part with soft labels."""

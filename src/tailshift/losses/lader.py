@@ -64,22 +64,21 @@ def lader(
     p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
     alpha_c = as_class_weights(class_weights, p_s)
     log_p_s = p_s.log()
-    log_w, classes = importance_weights(y, log_p_s, mode=mode)
-    statistics = class_statistics(f, y, log_w, classes=classes)
+    log_w, is_present_only = importance_weights(y, log_p_s, mode=mode)
+    statistics = class_statistics(f, y, log_w, is_present_only=is_present_only)
     return lader_from_statistics(statistics, log_p_s, alpha_c, lam=lam, mode=mode)
 
 
 def importance_weights(
     y: Tensor, log_p_s: Tensor, *, mode: LADERMode
-) -> tuple[Tensor, Tensor | None]:
-    """Return the log weight of each sample (N,), and the classes LADER looks at.
+) -> tuple[Tensor, bool]:
+    """Return each sample's log weight (N,), and whether only classes present count.
 
-    These are the last arguments of :func:`class_statistics`. One process among several
-    gives it the labels of all of them instead of its own ones.
+    These are the last arguments of :func:`class_statistics`.
     """
     if mode == "official":  # weighted by class, once the samples are summed
-        return torch.zeros_like(y, dtype=log_p_s.dtype), None
-    return -math.log(len(log_p_s)) - log_p_s.index_select(0, y), y  # Eq. 12
+        return torch.zeros_like(y, dtype=log_p_s.dtype), False
+    return -math.log(len(log_p_s)) - log_p_s.index_select(0, y), True  # Eq. 12
 
 
 def lader_from_statistics(

@@ -5,9 +5,9 @@ so that this average, and that of the values, is exactly what one process would 
 the whole batch, also where the processes' parts differ in size or are empty.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from tailshift.losses.class_statistics import ClassStatistics
 from tailshift.losses.soft_targets import Loss
 
 
@@ -37,6 +36,9 @@ class Processes:
     group: Any = None
     """Their process group; None is the default one."""
 
+    known: "KnownLabels | None" = field(default=None, repr=False, compare=False)
+    """Of a batch, where nobody has to be asked; see :meth:`knowing`."""
+
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over processes, without gradient, on all of them."""
         total = values.detach().clone()
@@ -46,12 +48,27 @@ class Processes:
 
     def gather(self, values: Tensor) -> Tensor:
         """Return the values (…) of all processes, (W, …), without gradient."""
+        return self.start_gather(values)()
+
+    def start_gather(self, values: Tensor) -> Callable[[], Tensor]:
+        """Send the values, and return what waits for :meth:`gather`'s result.
+
+        Meanwhile this process can compute.
+        """
         if self.world_size == 1:
-            return values.detach()[None]
+            return lambda: values.detach()[None]
         everyone = values.new_empty(self.world_size * values.numel())
         mine = values.detach().contiguous().flatten()
-        dist.all_gather_into_tensor(everyone, mine, group=self.group)
-        return everyone.view(self.world_size, *values.shape)
+        work = dist.all_gather_into_tensor(
+            everyone, mine, group=self.group, async_op=True
+        )
+        assert work is not None  # this process is of the group
+
+        def wait() -> Tensor:
+            work.wait()
+            return everyone.view(self.world_size, *values.shape)
+
+        return wait
 
     def differentiable_sum(self, values: Tensor) -> Tensor:
         r"""Return the sum over processes; only the own part has a gradient here.
@@ -62,36 +79,68 @@ class Processes:
         total: Tensor = _Sum.apply(values, self)
         return total
 
-    def share(self, num_samples: int, like: Tensor) -> Tensor:
+    def share(self, labels: Tensor, like: Tensor) -> Tensor:
         r"""Return :math:`W n / N`, what this process's mean counts in their average.
 
         Args:
-            num_samples: :math:`n`, of this process; all of them have :math:`N`.
+            labels: The :math:`n` of this process; all of them have :math:`N`.
             like: Gives dtype and device.
 
         Example:
-            >>> Processes().share(5, torch.zeros(()))
+            >>> Processes().share(torch.tensor([5, 2]), torch.zeros(()))
             tensor(1.)
         """
-        n = like.new_tensor(float(num_samples))
-        return self.world_size * n / self.sum(n)
+        n = like.new_tensor(float(len(labels)))
+        everyone = self._known_labels(labels)
+        total = self.sum(n) if everyone is None else len(everyone)
+        return self.world_size * n / total
 
-    def mean(self, values: Tensor) -> Tensor:
+    def mean(self, values: Tensor, num_samples: Tensor | None = None) -> Tensor:
         r"""Return :math:`\frac{W}{N} \sum_i v_i`, which averages to the mean of all.
 
         Args:
             values: Of each sample of this process, shape (n, …), n may be 0.
+            num_samples: :math:`N`, where it is known; else the processes ask.
         """
-        num_samples = self.sum(values.new_tensor(float(len(values))))
+        if self.world_size == 1:
+            return values.mean(0)
+        if num_samples is None:
+            num_samples = self.sum(values.new_tensor(float(len(values))))
         return values.sum(0) * (self.world_size / num_samples)
 
+    def knowing(self, labels: Tensor, everyone: Tensor | None) -> "Processes":
+        """Return these processes, for a batch whose labels are all known beforehand.
+
+        For this very tensor :meth:`labels` and :meth:`share` then ask nobody. All
+        processes must know them, or none.
+
+        Args:
+            labels: Of this process, shape (n,).
+            everyone: Of all processes, in any order, shape (N,); None if not known.
+        """
+        known = None if everyone is None else KnownLabels(labels, everyone)
+        return replace(self, known=known)
+
     def labels(self, labels: Tensor) -> Tensor:
-        """Return the labels of all processes, (W · `max_samples`,), filled up by −1.
+        """Return the labels of all processes, in no certain order.
+
+        Where they have to be asked, each sends `max_samples`, filled up by −1.
 
         Example:
-            >>> Processes(max_samples=3).labels(torch.tensor([5, 2]))
-            tensor([ 5,  2, -1])
+            >>> Processes().labels(torch.tensor([5, 2]))
+            tensor([5, 2])
         """
+        if self.world_size == 1:
+            return labels
+        everyone = self._known_labels(labels)
+        return self._ask_for_labels(labels) if everyone is None else everyone
+
+    def _known_labels(self, labels: Tensor) -> Tensor | None:
+        if self.known is None or self.known.own is not labels:
+            return None
+        return self.known.everyone
+
+    def _ask_for_labels(self, labels: Tensor) -> Tensor:
         missing = self.max_samples - len(labels)
         if missing < 0:
             raise ValueError(
@@ -101,34 +150,12 @@ class Processes:
         filled = torch.cat([labels, labels.new_full((missing,), -1)])
         return self.gather(filled).flatten()
 
-    def reduce(
-        self, own: ClassStatistics, labels: Tensor, *, classes: Tensor | None
-    ) -> ClassStatistics:
-        r"""Return the statistics of all processes' samples together.
 
-        .. math:: \log \sum_r e^{a_{rc}}, \quad \sum_r b_{rc}, \quad n_c
+class KnownLabels(NamedTuple):
+    """Labels of a batch: this process's and all."""
 
-        for the log-sum-exps :math:`a` and the positive sums :math:`b`. A process sends
-        these two numbers for each class that is looked at, and no logits. Backwards
-        nothing is sent: the gradient of a process's own :math:`a_{rc}` is
-        :math:`W e^{a_{rc} - a_c}` times that of the result, of its :math:`b_{rc}` it is
-        :math:`W` times, as for :meth:`differentiable_sum`.
-
-        Args:
-            own: Of this process.
-            labels: Of all, as :meth:`labels` gives them.
-            classes: As :func:`~tailshift.losses.class_statistics.class_statistics` was
-                given them, the same on all processes; None for all.
-        """
-        if classes is not None and 2 * len(classes) > len(own.counts):
-            classes = None  # all were worked on
-        log_sum_exp, positive_sums = _Reduction.apply(
-            own.log_sum_exp, own.positive_sums, classes, self
-        )
-        is_there = (labels >= 0).to(own.counts.dtype)
-        counts = torch.zeros_like(own.counts)
-        counts.index_add_(0, labels.clamp(min=0), is_there)
-        return ClassStatistics(log_sum_exp, positive_sums, counts)
+    own: Tensor
+    everyone: Tensor
 
 
 def loss_over_processes(
@@ -156,7 +183,7 @@ def loss_over_processes(
         value: Tensor = spanning(output, labels, processes)
         return value
     tensors = [output] if isinstance(output, Tensor) else list(output)
-    share = processes.share(len(labels), like=tensors[0])
+    share = processes.share(labels, like=tensors[0])
     return share * loss(output, labels) if len(labels) else _nothing(tensors)
 
 
@@ -175,33 +202,3 @@ class _Sum(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.world_size * grad, None
-
-
-class _Reduction(Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        log_sum_exp: Tensor,
-        positive_sums: Tensor,
-        classes: Tensor | None,
-        processes: Processes,
-    ) -> tuple[Tensor, Tensor]:
-        own = torch.stack([log_sum_exp, positive_sums])  # (2, C)
-        sent = own if classes is None else own.index_select(1, classes)  # (2, K)
-        everyone = processes.gather(sent)  # (W, 2, K)
-        reduced = torch.stack([everyone[:, 0].logsumexp(0), everyone[:, 1].sum(0)])
-        if classes is not None:
-            reduced = torch.zeros_like(own).index_copy(1, classes, reduced)
-        total, sums = reduced
-        ctx.save_for_backward((log_sum_exp - total).exp())  # e^{a_rc − a_c}
-        ctx.world_size = processes.world_size
-        return total, sums
-
-    @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any, grad_total: Tensor, grad_sums: Tensor
-    ) -> tuple[Tensor, Tensor, None, None]:
-        (ratio,) = ctx.saved_tensors
-        of_own = ctx.world_size * grad_total * ratio
-        return of_own, ctx.world_size * grad_sums, None, None

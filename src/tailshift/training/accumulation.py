@@ -61,6 +61,7 @@ def _rows(mixed: Mixed, rows: Tensor) -> Mixed:
         images=mixed.images.index_select(0, rows),
         labels=mixed.labels.index_select(0, rows),
         other_labels=None if others is None else others.index_select(0, rows),
+        all_labels=None,
     )
 
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -147,7 +147,10 @@ class Trainer:
         images, labels = batch.images.to(device), batch.labels.to(device)
         is_shared = self.processes.world_size > 1
         with same_draws(self.seed + self.step, is_on=is_shared and self.mixup > 0):
-            return mix(images, labels, self.mixup, num_parts=self.num_parts)
+            mixed = mix(images, labels, self.mixup, num_parts=self.num_parts)
+        if batch.all_labels is None:
+            return mixed
+        return replace(mixed, all_labels=batch.all_labels.to(device))
 
     def is_stopped(self, stop: StopRequest, done: StepSums) -> bool:
         """Say whether to stop after a step; several processes stop after the same."""

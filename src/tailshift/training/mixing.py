@@ -19,6 +19,8 @@ class Mixed:
     """Of the images blended in; None where none are."""
     share: float = 1.0
     """What each image keeps of itself."""
+    all_labels: Tensor | None = None
+    """As `labels`, of all processes, where they are known."""
 
     def loss(self, loss: Loss, output: Tensor) -> Tensor:
         """Return the loss of what the model gave for the images."""

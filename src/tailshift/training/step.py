@@ -86,12 +86,12 @@ class Step:
         """The heads that are told when a batch ends."""
         return [m for m in self.model.modules() if isinstance(m, FollowsBatches)]
 
-    @property
-    def batch_loss(self) -> Callable[[Any, Tensor], Tensor]:
-        """The loss of this process's samples, weighted for the average over all."""
+    def batch_loss(self, samples: Mixed) -> Callable[[Any, Tensor], Tensor]:
+        """Return the loss of this process's samples, weighted for the average."""
         if self.processes.world_size == 1:
             return self.loss
-        return partial(_over, self.loss, self.processes)
+        processes = self.processes.knowing(samples.labels, samples.all_labels)
+        return partial(_over, self.loss, processes)
 
     def run(
         self, mixed: Mixed, stop: StopRequest, check: Callable[[Tensor], None]
@@ -126,7 +126,7 @@ class Step:
             is_more = number < len(pieces)
             with self.fabric.no_backward_sync(self.model, enabled=is_more):
                 output = self.model(piece.images)
-                loss = piece.loss(self.batch_loss, output)
+                loss = piece.loss(self.batch_loss(piece), output)
                 loss = loss if len(pieces) == 1 else weight * loss
                 seen = self._seen(loss, output, piece.labels, stop)
                 check(loss.new_tensor(seen.loss))
@@ -144,7 +144,7 @@ class Step:
         whole = joined(samples)
         logits = outputs_without_gradient(self.model, samples)
         loss, gradients = output_gradients(
-            lambda logits: whole.loss(self.batch_loss, logits), logits, samples
+            lambda logits: whole.loss(self.batch_loss(whole), logits), logits, samples
         )
         sums = self._seen(loss, logits, whole.labels, stop)
         check(loss.new_tensor(sums.loss))
