@@ -117,8 +117,12 @@ class TrainConfig(_Section):
     pass; for networks that give logits alone."""
     sync_batch_norm: bool = False
     """Normalise by the images of all processes; on GPUs."""
+    shard: bool = False
+    """Let each process hold a share of the weights, gradients and momenta alone (FSDP),
+    for networks that do not fit on one GPU. It changes nothing else."""
     channels_last: bool = True
-    """Keep a pixel's channels side by side in memory: convolutions are faster."""
+    """Keep a pixel's channels side by side in memory: convolutions are faster. Sharded
+    weights are not."""
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     devices: PositiveInt = 1
     """Processes on each machine; torchrun and srun say so themselves."""

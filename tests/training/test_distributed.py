@@ -70,7 +70,19 @@ JOBS: dict[str, tuple[str, ...]] = {
         "train.exact_accumulation=true",
     ),
 }
-BY_THREE = ("softmax", "lade", "lade, official", "causal_norm", "oltr", "bbn")
+JOBS |= {
+    f"sharded {name}": (*JOBS[name], "train.shard=true")
+    for name in ("lade", "causal_norm", "bbn", "exactly accumulated lade")
+}
+BY_THREE = (
+    "softmax",
+    "lade",
+    "lade, official",
+    "causal_norm",
+    "oltr",
+    "bbn",
+    "sharded lade",
+)
 INEXACT, LONG = "inexactly accumulated lade", "long"
 OTHER_JOBS = {
     INEXACT: (*JOBS["lade"], "train.accumulate=3"),
@@ -234,9 +246,24 @@ def test_train__same_records_as_one_process(two: Path, alone: Path, name: str) -
         torch.testing.assert_close(logits.logits, wanted_logits.logits)
 
 
+def test_train__a_checkpoint_of_sharded_weights_is_that_of_one_process(
+    two: Path, alone: Path
+) -> None:
+    """With momenta, so that any number of processes may go on from it."""
+    name = "sharded lade"
+    found, expected = (
+        load_file(folder / name / "checkpoint.safetensors") for folder in (two, alone)
+    )
+    assert found.keys() == expected.keys()
+    assert any(key.startswith("optimizer.") for key in found)
+    for key in found.keys() - {"random.cpu"}:
+        torch.testing.assert_close(found[key], expected[key], rtol=0, atol=1e-8)
+
+
 @pytest.mark.usefixtures("_plain_net")
+@pytest.mark.parametrize("name", ["lade", "sharded lade"])
 def test_train__resumed_with_another_number_of_processes(
-    tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, alone: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Interrupted after seven steps in one process, ended in two."""
     steps = iter(range(7))
@@ -246,11 +273,11 @@ def test_train__resumed_with_another_number_of_processes(
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(TrainingProgress, "step", interrupt)
-    _train(tmp_path, "lade")
-    assert not ts.load(tmp_path / "lade").is_finished
-    _run(tmp_path, 2, "--resume", "lade")
-    assert ts.load(tmp_path / "lade").is_finished
-    assert _difference(tmp_path / "lade", alone / "lade") < 1e-8
+    _train(tmp_path, name)
+    assert not ts.load(tmp_path / name).is_finished
+    _run(tmp_path, 2, "--resume", name)
+    assert ts.load(tmp_path / name).is_finished
+    assert _difference(tmp_path / name, alone / name) < 1e-8
 
 
 @pytest.mark.usefixtures("_plain_net")

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from tailshift.data import LongTailedData
 from tailshift.files import atomic_write
 from tailshift.tensor_file import NOTES, DamagedFileError, read_tensors, write_tensors
+from tailshift.training.sharding import as_held, load_whole_state, whole, whole_state
 
 
 class CheckpointWarning(UserWarning):
@@ -50,8 +51,11 @@ def save_checkpoint(
     optimizer: Optimizer | None,
     scaler: Mapping[str, Any] | None = None,
     data: str = "",
+    is_writer: bool = True,
 ) -> None:
     """Write modules, optimiser, random state and position; keeps the one before.
+
+    Where weights are sharded all processes must call it, for their shares.
 
     Args:
         path: The checkpoint file; what it held is kept at `path_before`.
@@ -61,23 +65,26 @@ def save_checkpoint(
             where nothing is optimised.
         scaler: State of the loss scaler under half precision, numbers only.
         data: What is trained on, as `data_mark` gives it.
+        is_writer: Whether this process is the one that writes.
 
     Raises:
         FloatingPointError: If a weight is not finite, so that the last good checkpoint
             stays the last.
     """
-    _check_finite(modules, position)
     tensors = {"random.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         tensors["random.cuda"] = torch.cuda.get_rng_state()
     for name, module in modules.items():
-        for key, value in module.state_dict().items():
+        for key, value in whole_state(module).items():
             tensors[f"{name}.{key}"] = value
     slots_of = {} if optimizer is None else optimizer.state_dict()["state"]
     for index, slots in slots_of.items():
         for slot, value in slots.items():
             if isinstance(value, Tensor):
-                tensors[f"optimizer.{index}.{slot}"] = value
+                tensors[f"optimizer.{index}.{slot}"] = whole(value)
+    if not is_writer:
+        return
+    _check_finite(modules, tensors, position)
     notes = {"position": asdict(position), "scaler": dict(scaler or {}), "data": data}
     metadata = {NOTES: json.dumps(notes)}
     write_tensors(path, tensors, metadata, keep=path_before(path))
@@ -109,7 +116,7 @@ def load_checkpoint(
         )
     try:
         for name, module in modules.items():
-            module.load_state_dict(_under(f"{name}.", tensors))
+            load_whole_state(module, _under(f"{name}.", tensors))
     except RuntimeError:
         raise _damaged(path, "it is of another network than the recipe names") from None
     try:
@@ -169,10 +176,12 @@ def data_mark(data: LongTailedData) -> str:
     return f"{data.fingerprint}-{order:08x}"
 
 
-def _check_finite(modules: Mapping[str, nn.Module], position: Position) -> None:
+def _check_finite(
+    modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor], position: Position
+) -> None:
     for name, module in modules.items():
-        for key, value in module.named_parameters():
-            if not value.isfinite().all():
+        for key, _ in module.named_parameters():
+            if not tensors[f"{name}.{key}"].isfinite().all():
                 raise FloatingPointError(
                     f"the weight `{name}.{key}` is no longer finite (epoch "
                     f"{position.epoch + 1}, after {position.batch} steps of it), so "
@@ -194,6 +203,8 @@ def _restore_optimizer(
         shapes = (weights[number].shape, ())
         if any(value.shape not in shapes for value in part.values()):
             raise ValueError("a slot has another shape than its weight")
+        for slot, value in part.items():
+            part[slot] = as_held(value, weights[number])
     optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
 
 

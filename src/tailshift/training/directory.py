@@ -39,6 +39,7 @@ FREE_SETTINGS = frozenset(
         "train.devices",
         "train.num_nodes",
         "train.num_workers",
+        "train.shard",
         "train.tensorboard",
     }
 )

@@ -15,6 +15,7 @@ from tailshift.config import RunConfig, TrainConfig
 from tailshift.data import Batches
 from tailshift.losses import Processes
 from tailshift.training.directory import open_directory
+from tailshift.training.sharding import check_sharding, sharding_strategy
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -35,8 +36,7 @@ def build_fabric(config: RunConfig) -> "Fabric":
             accelerator=train.accelerator,
             devices=devices,
             num_nodes=num_nodes,
-            strategy="ddp" if devices * num_nodes > 1 else "auto",
-            precision=train.precision,
+            **_strategy(config, devices * num_nodes),
         )
     except RuntimeError:
         if train.accelerator in ("auto", "cpu"):
@@ -50,6 +50,22 @@ def build_fabric(config: RunConfig) -> "Fabric":
         fabric.strategy.precision.convert_output = _unchanged  # type: ignore[method-assign] # of this instance
     fabric.launch()
     return fabric
+
+
+def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
+    """Return how Fabric spreads a model, and in which precision."""
+    precision = config.train.precision
+    if world_size == 1:
+        return {"precision": precision}
+    if not config.train.shard:
+        return {"strategy": "ddp", "precision": precision}
+    check_sharding(config)
+    strategy = sharding_strategy(world_size)
+    if precision == "64-true":  # Fabric takes it as a plugin only
+        from lightning_fabric.plugins import DoublePrecision
+
+        return {"strategy": strategy, "plugins": DoublePrecision()}
+    return {"strategy": strategy, "precision": precision}
 
 
 def _unchanged(data: Any) -> Any:

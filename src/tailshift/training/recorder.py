@@ -30,6 +30,7 @@ from tailshift.training.run import (
     save_weights,
     write_json,
 )
+from tailshift.training.sharding import first_decides
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -61,6 +62,11 @@ class Recorder:
     def checkpoint(self) -> Path:
         """The checkpoint file."""
         return self.directory / CHECKPOINT
+
+    @property
+    def _is_sharded(self) -> bool:
+        """Whether other processes hold a part of what is saved."""
+        return self.config.train.shard and self.fabric.world_size > 1
 
     @property
     def _modules(self) -> dict[str, nn.Module]:
@@ -106,8 +112,12 @@ class Recorder:
     def record_epoch(self, metrics: Metrics) -> None:
         """Append an epoch's metrics to the file; save a checkpoint when it is time."""
         self.epochs_done = metrics["epoch"]
-        if not self.fabric.is_global_zero:
-            return
+        if self.fabric.is_global_zero:
+            self._append(metrics)
+        if metrics["epoch"] % self.config.train.checkpoint_every == 0:
+            self.save_checkpoint()
+
+    def _append(self, metrics: Metrics) -> None:
         with (self.directory / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
             file.flush()
@@ -115,8 +125,6 @@ class Recorder:
         if self._board is not None:
             for name in ("loss", "train_accuracy", "lr", "images_per_second"):
                 self._board.add_scalar(name, metrics[name], metrics["epoch"])
-        if metrics["epoch"] % self.config.train.checkpoint_every == 0:
-            self.save_checkpoint()
 
     def after_step(self) -> None:
         """Save a checkpoint within an epoch when it is time."""
@@ -125,12 +133,15 @@ class Recorder:
         train = self.config.train
         most_steps = train.checkpoint_steps or float("inf")
         most_minutes = train.checkpoint_minutes or float("inf")
-        if self._steps_since_saved >= most_steps or minutes >= most_minutes:
+        is_time = self._steps_since_saved >= most_steps or minutes >= most_minutes
+        if self._is_sharded:  # all must take part, and their clocks differ
+            is_time = first_decides(is_time, self.fabric.device)
+        if is_time:
             self.save_checkpoint()
 
     def save_checkpoint(self) -> None:
         """Write the checkpoint; the one before it is kept."""
-        if not self.fabric.is_global_zero:
+        if not (self.fabric.is_global_zero or self._is_sharded):
             return
         self._steps_since_saved, self._last_saved = 0, time.monotonic()
         save_checkpoint(
@@ -140,6 +151,7 @@ class Recorder:
             optimizer=self.trainer.optimizer,
             scaler=self.fabric.strategy.precision.state_dict(),
             data=data_mark(self.data),
+            is_writer=self.fabric.is_global_zero,
         )
 
     def _restore(self) -> None:
@@ -183,13 +195,13 @@ class Recorder:
 
     def save_results(self, finished: bool) -> None:
         """Write the weights and the logits of the evaluated splits."""
-        if self.fabric.is_global_zero:
-            save_weights(self.directory / WEIGHTS, self.model)
+        is_first = self.fabric.is_global_zero
+        save_weights(self.directory / WEIGHTS, self.model, is_writer=is_first)
         for name, split in (("val", self.data.val), ("test", self.data.test)):
             if split is not None and len(split):
                 path = predictions_path(self.directory, name)
                 predictions = self._predictions(split)
-                if self.fabric.is_global_zero:
+                if is_first:
                     path.parent.mkdir(exist_ok=True)
                     predictions.save(path, overwrite=True)
         self.write_facts("finished" if finished else "interrupted")

@@ -21,6 +21,7 @@ from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
 from tailshift.tensor_file import read_tensors, write_tensors
 from tailshift.training.network import build_network
+from tailshift.training.sharding import whole_state
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
 FAILURE = "failure.json"
@@ -189,9 +190,17 @@ def predictions_path(directory: Path, split: str) -> Path:
     return directory / PREDICTIONS / f"{split}.safetensors"
 
 
-def save_weights(path: Path, model: nn.Module) -> None:
-    """Write a module's weights as safetensors, sealed with a checksum."""
-    write_tensors(path, model.state_dict(), {WEIGHTS_MARK: "1"})
+def save_weights(path: Path, model: nn.Module, *, is_writer: bool = True) -> None:
+    """Write a module's weights as safetensors, sealed with a checksum.
+
+    Args:
+        path: It is replaced.
+        model: Where its weights are sharded, all processes must call this.
+        is_writer: Whether this process is the one that writes.
+    """
+    weights = whole_state(model)
+    if is_writer:
+        write_tensors(path, weights, {WEIGHTS_MARK: "1"})
 
 
 def load_weights(path: Path, model: nn.Module) -> None:

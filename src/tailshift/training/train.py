@@ -3,7 +3,7 @@
 import dataclasses
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -216,7 +216,7 @@ def new_model(config: RunConfig, data: LongTailedData) -> Classifier:
         image_size=data.image_size,
         is_filled=bool(config.train.start_from),
     )
-    if config.train.channels_last:
+    if config.train.channels_last and not config.train.shard:
         model.to(memory_format=torch.channels_last)
     return model
 
@@ -236,10 +236,11 @@ def build_trainer(
     frozen = freeze(model, stage.frozen)
     epochs, num_parts = stage_epochs(config, stage), len(config.samplers(stage))
     loader = build_loader(config, data, stage, fabric)
-    optimizer = build_optimizer(config, model, stage) if epochs else None
     wrapped: nn.Module = model.to(fabric.device)
-    if optimizer is not None:
-        wrapped, optimizer = fabric.setup(model, optimizer)
+    optimizer: Any = None
+    if epochs:
+        wrapped = fabric.setup_module(model)  # it may shard the weights
+        optimizer = fabric.setup_optimizers(build_optimizer(config, model, stage))
     return Trainer(
         fabric,
         wrapped,
