@@ -73,6 +73,22 @@ def test_load_recipe__paper_schedule() -> None:
     assert config.train.drop_last
 
 
+@pytest.mark.parametrize(
+    ("settings", "epochs", "own_epochs"),
+    [
+        (["method.name=softmax"], 30, 30),
+        (["method.name=crt", "method.epochs=4"], 34, 34),
+        (["method.name=crt", "method.epochs=4", "train.start_from=run"], 34, 4),
+        (["method.name=ncm", "train.start_from=run"], 30, 0),
+    ],
+)
+def test_epochs__of_all_stages_and_of_those_to_train(
+    settings: list[str], epochs: int, own_epochs: int
+) -> None:
+    config = load_recipe("digits_lt", ["train.epochs=30", *settings])
+    assert (config.epochs, config.own_epochs) == (epochs, own_epochs)
+
+
 def test_load_recipe__every_row_differs_in_what_its_name_says() -> None:
     by_ratio = {10: 0.01, 50: 0.01, 100: 0.1}
     for ratio, alpha in by_ratio.items():

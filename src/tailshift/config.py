@@ -186,6 +186,21 @@ class RunConfig(BaseModel):
         """Return the samplers that a stage is served by."""
         return stage.samplers or (self.train.sampler,)
 
+    def stage_epochs(self, stage: Stage) -> int:
+        """Return how many epochs a stage trains."""
+        return self.train.epochs if stage.epochs is None else stage.epochs
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of all stages, also of one that another run has trained."""
+        return sum(self.stage_epochs(stage) for stage in self.method.stages())
+
+    @property
+    def own_epochs(self) -> int:
+        """Epochs that this run trains: where it starts from another, the later ones."""
+        first = 1 if self.train.start_from else 0
+        return sum(self.stage_epochs(stage) for stage in self.method.stages()[first:])
+
     def served_counts(self, class_counts: Tensor, stage: Stage) -> Tensor:
         """Return how often an epoch serves each class: what the loss goes by.
 

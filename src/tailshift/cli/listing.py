@@ -16,7 +16,6 @@ from tailshift.methods import METHODS
 from tailshift.models import MODELS
 from tailshift.registry import Registry
 from tailshift.training.data_shape import known_shape
-from tailshift.training.train import stage_epochs
 
 
 class Listed(StrEnum):
@@ -83,6 +82,5 @@ def _cost(recipe: str) -> str:
     """Return how many epochs of how many images, where that is known, are trained."""
     config = recipes.load_recipe(recipe)
     shape = known_shape(config.data)
-    stages = config.method.stages()
-    epochs = f"{sum(stage_epochs(config, stage) for stage in stages)} epochs"
+    epochs = f"{config.epochs} epochs"
     return epochs if shape is None else f"{epochs} × {shape.num_samples:,} images"

@@ -62,7 +62,7 @@ def _load(directory: Path) -> Run:
     if not run.is_finished:
         print(
             f"note: {directory} is not finished; {run.facts['epochs_done']} of "
-            f"{run.config.train.epochs} epochs are done.",
+            f"{run.config.own_epochs} epochs are done.",
             file=sys.stderr,
         )
     return run

@@ -78,7 +78,7 @@ def _about(run: Run) -> dict[str, str]:
         "settings": " ".join(f"{key}={value}" for key, value in settings.items()),
         "imbalance_ratio": f"{getattr(config.data, 'imbalance_ratio', float('nan')):g}",
         "seed": str(config.seed),
-        "epochs": str(config.train.epochs),
+        "epochs": str(config.epochs),
         "subset_hash": run.facts["data_fingerprint"],
         "commit": str(environment["commit"]),
         "hardware": str(environment["hardware"]),

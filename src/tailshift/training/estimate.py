@@ -17,7 +17,6 @@ from tailshift.config import RunConfig
 from tailshift.training.data_shape import DataShape, data_shape
 from tailshift.training.distributed import build_fabric
 from tailshift.training.network import build_network
-from tailshift.training.train import stage_epochs
 
 SMALLEST_BATCH = 4
 LONG_STEP = 2.0
@@ -75,8 +74,7 @@ def num_steps(config: RunConfig, shape: DataShape) -> int:
     """
     share = shape.num_samples / config.train.batch_size
     steps = math.floor(share) if config.train.drop_last else math.ceil(share)
-    stages = config.method.stages()[1 if config.train.start_from else 0 :]
-    return steps * sum(stage_epochs(config, stage) for stage in stages)
+    return steps * config.own_epochs
 
 
 def seconds_per_step(config: RunConfig, shape: DataShape) -> float:

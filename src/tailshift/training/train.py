@@ -234,7 +234,7 @@ def build_trainer(
     begun = stages[1 if config.train.start_from else 0 : stage_number]
     synchronise_batch_norm(model, config, len(data.train), fabric.world_size)
     frozen = freeze(model, stage.frozen)
-    epochs, num_parts = stage_epochs(config, stage), len(config.samplers(stage))
+    epochs, num_parts = config.stage_epochs(stage), len(config.samplers(stage))
     loader = build_loader(config, data, stage, fabric)
     wrapped: nn.Module = model.to(fabric.device)
     optimizer: Any = None
@@ -257,7 +257,7 @@ def build_trainer(
         loader,
         epochs,
         frozen=frozen,
-        epochs_before=sum(stage_epochs(config, stage) for stage in begun),
+        epochs_before=sum(config.stage_epochs(stage) for stage in begun),
         mixup=config.train.mixup,
         num_parts=num_parts,
         processes=build_processes(config, fabric, num_parts),
@@ -287,7 +287,7 @@ def build_loader(
             training=True,
             seed=(config.seed + OTHER_SEED * number) % 2**32,
             sampler=sampler,
-            num_epochs=max(stage_epochs(config, stage), 1),
+            num_epochs=max(config.stage_epochs(stage), 1),
             drop_last=train.drop_last,
             rank=fabric.global_rank,
             world_size=fabric.world_size,
@@ -316,8 +316,3 @@ def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> SGD:
         nesterov=optim.nesterov,
         weight_decay=optim.weight_decay,
     )
-
-
-def stage_epochs(config: RunConfig, stage: Stage) -> int:
-    """Return how many epochs a stage trains."""
-    return config.train.epochs if stage.epochs is None else stage.epochs
