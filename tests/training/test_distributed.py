@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,10 +84,11 @@ BY_THREE = (
     "bbn",
     "sharded lade",
 )
-INEXACT, LONG = "inexactly accumulated lade", "long"
+INEXACT, LONG, RANDOM = "inexactly accumulated lade", "long", "dropout"
 OTHER_JOBS = {
     INEXACT: (*JOBS["lade"], "train.accumulate=3"),
     LONG: ("method.name=softmax", "train.epochs=100000"),
+    RANDOM: ("method.name=lade", "model.name=dropout_net", "train.epochs=60"),
 }
 WITHOUT_PIECES = {
     "accumulated softmax": "softmax",
@@ -114,7 +116,14 @@ class PlainNet(Backbone):
         return Split(self.trunk, self.tail, self.feature_dim)
 
 
+class DropoutNet(PlainNet):
+    def __init__(self, in_channels: int = 1) -> None:
+        super().__init__(in_channels)
+        self.tail = nn.Sequential(self.tail, nn.Dropout(0.5))
+
+
 PLAIN = ModelInfo(PlainNet, "For tests.", feature_dim=8, image_size=8, in_channels=1)
+DROPOUT = replace(PLAIN, build=DropoutNet)
 
 
 def _train(folder: Path, name: str, **settings: Any) -> None:
@@ -156,6 +165,16 @@ def _finish(processes: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]
         for process in processes:
             process.kill()
     return [(p.returncode, *t) for p, t in zip(processes, texts, strict=True)]
+
+
+def _stop_after_an_epoch(processes: list[subprocess.Popen[str]], run: Path) -> None:
+    """Tell one of two processes to end; both must, with the code of pre-emption."""
+    deadline = time.monotonic() + 300
+    while not (run / "metrics.jsonl").is_file() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    processes[1].send_signal(signal.SIGTERM)
+    done = _finish(processes)
+    assert [code for code, _, _ in done] == [75, 75], done
 
 
 def _run(folder: Path, world_size: int, *names: str) -> None:
@@ -284,14 +303,19 @@ def test_train__resumed_with_another_number_of_processes(
 def test_train__a_stop_of_one_process_stops_all(tmp_path: Path) -> None:
     """All end after the same step, with the run saved and the code of pre-emption."""
     processes = _start([__file__, str(tmp_path), LONG], 2)
-    metrics = tmp_path / LONG / "metrics.jsonl"
-    deadline = time.monotonic() + 300
-    while not metrics.is_file() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    processes[1].send_signal(signal.SIGTERM)
-    done = _finish(processes)
-    assert [code for code, _, _ in done] == [75, 75], done
+    _stop_after_an_epoch(processes, tmp_path / LONG)
     assert ts.load(tmp_path / LONG).facts["state"] == "interrupted"
+
+
+def test_train__dropout_draws_the_same_in_a_resumed_run(tmp_path: Path) -> None:
+    """Stopped at any step by SIGTERM, resumed to the weights of a run that was not."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    _run(whole, 2, RANDOM)
+    cut.mkdir()
+    processes = _start([__file__, str(cut), RANDOM], 2)
+    _stop_after_an_epoch(processes, cut / RANDOM)
+    _run(cut, 2, "--resume", RANDOM)
+    assert _difference(cut / RANDOM, whole / RANDOM) == 0
 
 
 @pytest.mark.slow
@@ -483,6 +507,7 @@ def test_same_draws__leave_the_generator_as_it_was() -> None:
 
 if __name__ == "__main__":  # a process that the tests start
     MODELS.add("plain_net", PLAIN)
+    MODELS.add("dropout_net", DROPOUT)
     FOLDER, *NAMES = sys.argv[1:]
     IS_RESUMED = "--resume" in NAMES
     for NAME in NAMES:

@@ -32,6 +32,7 @@ class Stream(IntEnum):
     QUOTA = 5
     CLASS_ORDER = 6
     TRANSFORM = 7
+    STEP = 8
 
 
 def hashed_integers(

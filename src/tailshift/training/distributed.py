@@ -13,6 +13,7 @@ from torch import nn
 
 from tailshift.config import RunConfig, TrainConfig
 from tailshift.data import Batches
+from tailshift.data.randomness import Stream, hashed_integers
 from tailshift.losses import Processes
 from tailshift.training.directory import open_directory
 from tailshift.training.sharding import check_sharding, sharding_strategy
@@ -196,6 +197,16 @@ def broken_images(loader: Batches) -> int | None:
     everyone: list[set[int]] = [set() for _ in range(dist.get_world_size())]
     dist.all_gather_object(everyone, mine)
     return len(set().union(*everyone))
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Let PyTorch's generators start anew for a step of one among several processes.
+
+    A checkpoint keeps the first one's alone; what the others draw (dropout) is so the
+    same in a run that was resumed.
+    """
+    key = hashed_integers([rank], seed=seed, epoch=step, stream=Stream.STEP)
+    torch.manual_seed(int(key[0]))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from tailshift.data import Batch, Batches
 from tailshift.losses import Processes
 from tailshift.training.anomaly import NonFiniteLossError
 from tailshift.training.checkpoint import Position
-from tailshift.training.distributed import broken_images, same_draws
+from tailshift.training.distributed import broken_images, same_draws, seed_step
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.mixing import Mixed, mix
 from tailshift.training.progress import TrainingProgress
@@ -103,6 +103,8 @@ class Trainer:
             clock = time.perf_counter()
             for batch in self.loader.epoch(position.epoch, position.batch):
                 lr = self.set_learning_rate()
+                if self.processes.world_size > 1:
+                    seed_step(self.seed, self.step, self.fabric.global_rank)
                 mixed = self.mix(batch)
                 done = step.run(mixed, stop, partial(self.check_finite, batch=batch))
                 optimizer.step()
