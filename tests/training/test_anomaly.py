@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tailshift.training.anomaly import NonFiniteLossError, detecting_anomalies
+from tailshift.training.anomaly import NotFiniteError, Place, detecting_anomalies
 
 
 class _Root(nn.Module):
@@ -16,13 +16,16 @@ class _Root(nn.Module):
         return (x * 0).sqrt()
 
 
-def test_non_finite_loss__names_few_samples_and_keeps_all() -> None:
-    error = NonFiniteLossError(float("inf"), 12, 3, range(9))
+PLACE = Place(4, 1, [5])
+
+
+def test_not_finite__names_few_samples_and_keeps_all() -> None:
+    error = NotFiniteError("the loss is inf", Place(12, 3, range(9)))
     assert str(error) == (
         "the loss is inf at step 12 (epoch 3, samples 0, 1, 2, 3, 4, 5, 6, 7 …). "
         "Train again with a lower optim.lr."
     )
-    assert error.sample_ids == list(range(9))
+    assert error.place.sample_ids == range(9)
 
 
 def test_detecting_anomalies__names_the_module() -> None:
@@ -31,11 +34,11 @@ def test_detecting_anomalies__names_the_module() -> None:
         model[1][1].weight.fill_(torch.nan)
 
     def train() -> None:
-        with detecting_anomalies(model, lambda: 4):
+        with detecting_anomalies(model, lambda: PLACE):
             loss = model(torch.ones(3, 2)).sum()
-            raise NonFiniteLossError(loss.item(), 4, 1, [5])
+            raise NotFiniteError(f"the loss is {loss.item()}", PLACE)
 
-    with pytest.raises(NonFiniteLossError) as error:
+    with pytest.raises(NotFiniteError) as error:
         train()
     assert str(error.value) == (
         "the loss is nan at step 4 (epoch 1, samples 5). Train again with a lower "
@@ -49,17 +52,17 @@ def test_detecting_anomalies__names_the_operation_of_a_gradient() -> None:
     model = nn.Sequential(nn.Linear(2, 2), _Root())
 
     def train() -> None:
-        with detecting_anomalies(model, lambda: 4):
+        with detecting_anomalies(model, lambda: PLACE):
             model(torch.ones(3, 2)).sum().backward()
 
     with (
         pytest.warns(UserWarning, match="Traceback of forward call"),
-        pytest.raises(FloatingPointError) as error,
+        pytest.raises(NotFiniteError) as error,
     ):
         train()
     assert re.fullmatch(
-        "a gradient is nan at step 4: Function 'MulBackward0' returned nan values in "
-        r"its 0th output\. Train again with a lower optim\.lr\.",
+        r"a gradient is nan at step 4 \(epoch 1, samples 5\): Function 'MulBackward0' "
+        r"returned nan values in its 0th output\. Train again with a lower optim\.lr\.",
         str(error.value),
     )
 
@@ -67,6 +70,6 @@ def test_detecting_anomalies__names_the_operation_of_a_gradient() -> None:
 def test_detecting_anomalies__leaves_other_errors() -> None:
     with (
         pytest.raises(RuntimeError, match="power cut"),
-        detecting_anomalies(nn.Linear(1, 1), lambda: 0),
+        detecting_anomalies(nn.Linear(1, 1), lambda: PLACE),
     ):
         raise RuntimeError("power cut")

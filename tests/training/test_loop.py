@@ -15,6 +15,7 @@ import tailshift as ts
 from tailshift.data import Batch
 from tailshift.training.checkpoint import read_position
 from tailshift.training.loop import Trainer
+from tailshift.training.mixing import Mixed
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.run import WEIGHTS
 
@@ -174,7 +175,7 @@ def test_train__loss_that_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After seven steps the weights are NaN, so the eighth (step 7 from 0) fails."""
-    set_learning_rate, check_finite = Trainer.set_learning_rate, Trainer.check_finite
+    set_learning_rate, mix = Trainer.set_learning_rate, Trainer.mix
     seen = []
 
     def break_weights(trainer: Trainer) -> float:
@@ -183,12 +184,12 @@ def test_train__loss_that_is_not_finite(
                 next(trainer.model.parameters()).fill_(torch.nan)
         return set_learning_rate(trainer)
 
-    def see(trainer: Trainer, loss: torch.Tensor, batch: Batch) -> None:
+    def see(trainer: Trainer, batch: Batch) -> Mixed:
         seen.append(batch.sample_ids.tolist())
-        check_finite(trainer, loss, batch)
+        return mix(trainer, batch)
 
     monkeypatch.setattr(Trainer, "set_learning_rate", break_weights)
-    monkeypatch.setattr(Trainer, "check_finite", see)
+    monkeypatch.setattr(Trainer, "mix", see)
     config = ts.load_recipe("digits_lt", CONFIG)
     with pytest.raises(FloatingPointError) as error:
         ts.train(config, output=tmp_path / "run")

@@ -3,41 +3,56 @@
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 
-class NonFiniteLossError(FloatingPointError):
-    """A loss that is NaN or infinite.
-
-    Args:
-        loss: The value.
-        step: Of the stage, counted from 0.
-        epoch: Counted from 1.
-        sample_ids: The batch's positions in the training split.
+class Place(NamedTuple):
+    """Where in a stage's training something came up.
 
     Example:
-        >>> print(NonFiniteLossError(float("nan"), 7, 2, [30, 4]))
+        >>> print(Place(7, 2, (30, 4)))
+        step 7 (epoch 2, samples 30, 4)
+    """
+
+    step: int
+    """Counted from 0."""
+    epoch: int
+    """Counted from 1."""
+    sample_ids: Sequence[int]
+    """The batch's positions in the training split."""
+
+    def __str__(self) -> str:
+        """Return step, epoch and the first samples."""
+        ids = ", ".join(str(sample) for sample in self.sample_ids[:8])
+        more = " …" if len(self.sample_ids) > 8 else ""
+        return f"step {self.step} (epoch {self.epoch}, samples {ids}{more})"
+
+
+class NotFiniteError(FloatingPointError):
+    """A loss or gradient that is NaN or infinite.
+
+    Args:
+        what: It, and its value.
+        place: Where it came up.
+        reason: What is known of why, a sentence.
+
+    Example:
+        >>> print(NotFiniteError("the loss is nan", Place(7, 2, (30, 4))))
         the loss is nan at step 7 (epoch 2, samples 30, 4). Train again with a lower \
 optim.lr.
     """
 
-    def __init__(
-        self, loss: float, step: int, epoch: int, sample_ids: Sequence[int]
-    ) -> None:
-        self.step, self.epoch, self.sample_ids = step, epoch, list(sample_ids)
-        ids = ", ".join(str(sample) for sample in self.sample_ids[:8])
-        more = " …" if len(self.sample_ids) > 8 else ""
-        super().__init__(
-            f"the loss is {loss} at step {step} (epoch {epoch}, samples {ids}{more}). "
-            "Train again with a lower optim.lr."
-        )
+    def __init__(self, what: str, place: Place, reason: str = "") -> None:
+        self.place = place
+        why = f": {reason}" if reason else "."
+        super().__init__(f"{what} at {place}{why} Train again with a lower optim.lr.")
 
 
 @contextmanager
-def detecting_anomalies(model: nn.Module, step: Callable[[], int]) -> Iterator[None]:
+def detecting_anomalies(model: nn.Module, place: Callable[[], Place]) -> Iterator[None]:
     """Name the part of a model, or the operation, that gave the first NaN.
 
     Forward, the first module whose output is not finite is named; backward, PyTorch's
@@ -46,7 +61,7 @@ def detecting_anomalies(model: nn.Module, step: Callable[[], int]) -> Iterator[N
 
     Args:
         model: Whose modules are watched.
-        step: Tells the step under way, for the message.
+        place: Tells the step under way, for the message.
     """
     first: list[str] = []
     hooks = [
@@ -66,10 +81,8 @@ def detecting_anomalies(model: nn.Module, step: Callable[[], int]) -> Iterator[N
     except RuntimeError as error:
         if "returned nan values" not in str(error):
             raise
-        raise FloatingPointError(
-            f"a gradient is nan at step {step()}: {str(error).splitlines()[0]} "
-            "Train again with a lower optim.lr."
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise NotFiniteError("a gradient is nan", place(), reason) from error
     finally:
         for hook in hooks:
             hook.remove()

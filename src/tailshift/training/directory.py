@@ -11,7 +11,7 @@ from typing import Any
 
 from tailshift.config import RunConfig
 from tailshift.files import is_leftover, remove_leftovers
-from tailshift.training.anomaly import NonFiniteLossError
+from tailshift.training.anomaly import NotFiniteError
 from tailshift.training.checkpoint import mend_checkpoint, read_position
 from tailshift.training.environment import describe_environment
 from tailshift.training.lock import LOCK, hold_lock
@@ -180,9 +180,9 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
         yield
     except FloatingPointError as error:
         where = ""
-        if isinstance(error, NonFiniteLossError):
-            failure = {"message": str(error), "step": error.step, "epoch": error.epoch}
-            write_json(directory / FAILURE, {**failure, "sample_ids": error.sample_ids})
+        if isinstance(error, NotFiniteError):
+            failure = {"message": str(error), **error.place._asdict()}
+            write_json(directory / FAILURE, failure)
             where = f" All of the batch's sample ids are in {directory / FAILURE}."
         raise FloatingPointError(f"{error}{where} {_last_good(directory)}") from error
     except OSError as error:

@@ -199,16 +199,6 @@ def broken_images(loader: Batches) -> int | None:
     return len(set().union(*everyone))
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Let PyTorch's generators start anew for a step of one among several processes.
-
-    A checkpoint keeps the first one's alone; what the others draw (dropout) is so the
-    same in a run that was resumed.
-    """
-    key = hashed_integers([rank], seed=seed, epoch=step, stream=Stream.STEP)
-    torch.manual_seed(int(key[0]))
-
-
 @contextmanager
 def same_draws(seed: int, *, is_on: bool) -> Iterator[None]:
     """Let PyTorch's generator start from a seed while the block runs, if `is_on`.
@@ -225,3 +215,17 @@ def same_draws(seed: int, *, is_on: bool) -> Iterator[None]:
         yield
     finally:
         generator.set_state(state)
+
+
+@contextmanager
+def own_draws(seed: int, step: int, rank: int, *, is_on: bool) -> Iterator[None]:
+    """Let each process draw by the step and its rank while the block runs, if `is_on`.
+
+    A checkpoint keeps the first one's generators alone; what the others draw (dropout)
+    is so the same in a run that was resumed.
+    """
+    key = int(hashed_integers([rank], seed=seed, epoch=step, stream=Stream.STEP)[0])
+    if is_on and torch.cuda.is_available():
+        torch.cuda.manual_seed(key)
+    with same_draws(key, is_on=is_on):
+        yield

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 from tailshift.data import Batch, Batches
 from tailshift.losses import Processes
-from tailshift.training.anomaly import NonFiniteLossError
+from tailshift.training.anomaly import NotFiniteError, Place
 from tailshift.training.checkpoint import Position
-from tailshift.training.distributed import broken_images, same_draws, seed_step
+from tailshift.training.distributed import broken_images, own_draws, same_draws
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.mixing import Mixed, mix
 from tailshift.training.progress import TrainingProgress
@@ -64,6 +64,15 @@ class Trainer:
     seed: int = 0
     """Of what all processes draw alike."""
     position: Position = field(default_factory=Position)
+    sample_ids: Tensor = field(
+        default_factory=lambda: torch.empty(0, dtype=torch.int64)
+    )
+    """Of the batch under way, on this process."""
+
+    @property
+    def place(self) -> Place:
+        """The step under way."""
+        return Place(self.step, self.position.epoch + 1, self.sample_ids.tolist())
 
     @property
     def num_steps(self) -> int:
@@ -103,10 +112,10 @@ class Trainer:
             clock = time.perf_counter()
             for batch in self.loader.epoch(position.epoch, position.batch):
                 lr = self.set_learning_rate()
-                if self.processes.world_size > 1:
-                    seed_step(self.seed, self.step, self.fabric.global_rank)
                 mixed = self.mix(batch)
-                done = step.run(mixed, stop, partial(self.check_finite, batch=batch))
+                self.sample_ids = batch.sample_ids
+                with self.own_draws():
+                    done = step.run(mixed, stop, self.check_finite)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 seconds, clock = time.perf_counter() - clock, time.perf_counter()
@@ -154,6 +163,12 @@ class Trainer:
             return mixed
         return replace(mixed, all_labels=batch.all_labels.to(device))
 
+    def own_draws(self) -> AbstractContextManager[None]:
+        """Return what lets each of several processes draw for the step under way."""
+        is_shared = self.processes.world_size > 1
+        rank = self.fabric.global_rank
+        return own_draws(self.seed, self.step, rank, is_on=is_shared)
+
     def is_stopped(self, stop: StopRequest, done: StepSums) -> bool:
         """Say whether to stop after a step; several processes stop after the same."""
         if self.processes.world_size == 1:
@@ -179,12 +194,11 @@ class Trainer:
             group["lr"] = factor * group["highest_lr"]
         return max(float(group["lr"]) for group in self.optimizer.param_groups)
 
-    def check_finite(self, loss: Tensor, batch: Batch) -> None:
+    def check_finite(self, loss: Tensor) -> None:
         """Stop at a loss that is NaN or infinite, naming where it came up."""
         if torch.isfinite(loss):
             return
-        ids = batch.sample_ids.tolist()
-        raise NonFiniteLossError(loss.item(), self.step, self.position.epoch + 1, ids)
+        raise NotFiniteError(f"the loss is {loss.item()}", self.place)
 
 
 def epoch_metrics(position: Position, epoch: int, lr: float) -> Metrics:

@@ -158,7 +158,7 @@ def anomalies(trainer: Trainer, config: RunConfig) -> AbstractContextManager[Non
     """Return what looks for NaN in a stage, where it is asked for."""
     if not config.train.detect_anomaly:
         return nullcontext()
-    return detecting_anomalies(trainer.model, lambda: trainer.step)
+    return detecting_anomalies(trainer.model, lambda: trainer.place)
 
 
 def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
