@@ -206,12 +206,25 @@ def test_loader__a_batch_of_nothing_but_broken_images(split):
     (split.images.root / "0.jpg").unlink()
     tolerant = replace(split, skip_broken=True)
     with pytest.raises(ValueError, match="batch") as error:
-        list(_loader(tolerant, batch_size=1, training=False).epoch(0))
+        list(_loader(tolerant, batch_size=1).epoch(0))
     assert str(error.value) == (
         "a batch must have an image that can be read, but none of its 1 can: "
         f"`{split.images.root / '0.jpg'}` is missing. Fetch them again, or take larger "
         "batches."
     )
+
+
+@pytest.mark.filterwarnings("ignore::tailshift.data.file_loader.BrokenImageWarning")
+@pytest.mark.parametrize(
+    "options", [{"training": False}, {"rank": 0, "world_size": 2, "batch_size": 2}]
+)
+def test_loader__nothing_but_broken_images_in_evaluation_or_on_one_rank(split, options):
+    """Nothing is learnt from it, or others have a part of the batch."""
+    for name in ("0.jpg", "1.jpg"):
+        (split.images.root / name).unlink()
+    tolerant = replace(split, skip_broken=True)
+    batches = list(_loader(tolerant, **{"batch_size": 1} | options).epoch(0))
+    assert min(len(batch.labels) for batch in batches) == 0
 
 
 def test_loader__negative_workers(split):

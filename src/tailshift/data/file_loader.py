@@ -75,6 +75,7 @@ class FileLoader(Loader):
         super().__init__(plan, skip_broken=skip_broken)
         self.images = images
         self._num_workers = num_workers
+        self._may_be_empty = plan.world_size > 1 or not training
         self._reader = _Reader(
             images, preparation, normalise, plan.seed if training else None
         )
@@ -125,7 +126,8 @@ class FileLoader(Loader):
         first = self.broken[next(iter(loaded.broken))]
         if not self.skip_broken:
             return f"{first}. {MEND}"
-        if len(loaded.broken) == len(request.sample_ids):
+        is_empty = len(loaded.broken) == len(request.sample_ids)
+        if is_empty and not self._may_be_empty:
             return (
                 "a batch must have an image that can be read, but none of its "
                 f"{len(request.sample_ids)} can: {first}. Fetch them again, or take "
