@@ -28,6 +28,9 @@ from tailshift.registry import Registry, did_you_mean
 
 Settings = TypeVar("Settings")
 
+MOST = 1e6
+"""The largest learning rate or penalty that is taken for meant."""
+
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -58,14 +61,14 @@ class ModelConfig(_Section):
 class OptimConfig(_Section):
     """SGD and its learning rate over time."""
 
-    lr: PositiveFloat
+    lr: float = Field(gt=0, le=MOST)
     """Highest learning rate."""
-    backbone_lr: PositiveFloat | None = None
+    backbone_lr: float | None = Field(default=None, gt=0, le=MOST)
     """Highest learning rate of the backbone, where it differs from the classifier's."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     """Nesterov's form of momentum."""
-    weight_decay: NonNegativeFloat = 5e-4
+    weight_decay: float = Field(default=5e-4, ge=0, le=MOST)
     """L2 penalty, on every parameter."""
     schedule: Literal["constant", "multi_step", "cosine", "one_cycle"] = "constant"
     """How the learning rate goes: see `tailshift.training.schedules`."""

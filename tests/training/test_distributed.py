@@ -30,6 +30,7 @@ from tailshift.training.distributed import (
     num_processes,
     same_draws,
     synchronise_batch_norm,
+    telling_lost_processes,
 )
 from tailshift.training.progress import TrainingProgress
 
@@ -324,6 +325,26 @@ def test_train__a_folder_that_is_taken_ends_all_processes(alone: Path) -> None:
     for code, _, errors in done:
         assert code != 0
         assert "exists. Go on with it (--resume)" in errors
+
+
+def test_train__an_error_on_one_process_is_a_sentence_on_all(tmp_path: Path) -> None:
+    """Only the first looks for the data; the other learns that the first has ended."""
+    command = ["-m", "tailshift", "train", "places_lt_lade"]
+    settings = ["--set", "train.accelerator=cpu", "--set", "model.pretrained=false"]
+    root = ["--data-root", str(tmp_path), "--output", str(tmp_path / "run")]
+    done = _finish(_start([*command, *settings, *root], 2))
+    for code, _, errors in done:
+        assert code == 2, errors
+        assert "Traceback" not in errors
+    assert "Places_LT_train.txt" in done[0][2]
+    assert (
+        "error: another process of this training has ended; what it printed says why.\n"
+    ) in done[1][2]
+
+
+def test_telling_lost_processes__leaves_other_errors() -> None:
+    with pytest.raises(RuntimeError, match="out of memory"), telling_lost_processes():
+        raise RuntimeError("out of memory")
 
 
 def test_train__fabric_starts_the_command_again(tmp_path: Path) -> None:

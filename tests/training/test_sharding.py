@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import tailshift as ts
 from tailshift.models import build_model
-from tailshift.training.distributed import build_fabric
+from tailshift.training.distributed import build_fabric, everyone_of
 from tailshift.training.sharding import (
     blocks,
     check_sharding,
@@ -61,6 +61,7 @@ def _work(rank: int, port: int, settings: list[str]) -> None:
             load_whole_state(model, {**plain, "head.bias": torch.zeros(4)})
         assert first_decides(rank == 0, fabric.device)
         assert not first_decides(rank == 1, fabric.device)
+        assert everyone_of([10, 11] if rank == 0 else [12]) == [10, 11, 12]
         torch.distributed.destroy_process_group()
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from tailshift.files import atomic_write
+from tailshift.training.distributed import is_first_process
 from tailshift.training.interrupt import Preempted
 from tailshift.training.run import resume_command
 
@@ -61,7 +62,7 @@ def main() -> None:
             print(f"error: {line}", file=sys.stderr)
         raise SystemExit(2) from None
     except Preempted as preempted:
-        if preempted.directory is not None:
+        if preempted.directory is not None and is_first_process():
             command = resume_command(preempted.directory)
             print(f"pre-empted and saved; go on with {command}", file=sys.stderr)
         raise

@@ -33,6 +33,7 @@ class Stream(IntEnum):
     CLASS_ORDER = 6
     TRANSFORM = 7
     STEP = 8
+    MIX = 9
 
 
 def hashed_integers(

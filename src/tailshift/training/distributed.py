@@ -150,6 +150,19 @@ def open_directory_together(
         raise
 
 
+@contextmanager
+def telling_lost_processes() -> Iterator[None]:
+    """Say in a sentence that another process has ended, which has said why itself."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
+            raise
+        raise ConnectionError(
+            "another process of this training has ended; what it printed says why."
+        ) from error
+
+
 def synchronise_batch_norm(
     model: nn.Module, config: RunConfig, num_images: int, world_size: int
 ) -> None:
@@ -199,6 +212,25 @@ def broken_images(loader: Batches) -> int | None:
     return len(set().union(*everyone))
 
 
+def everyone_of(mine: list[int]) -> list[int]:
+    """Return the numbers of all processes, the first one's first."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return mine
+    everyone: list[list[int]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everyone, mine)
+    return [number for numbers in everyone for number in numbers]
+
+
+def step_key(stream: Stream, *, seed: int, step: int, rank: int = 0) -> int:
+    """Return what a step's draws start from: the same in a run that was resumed.
+
+    Example:
+        >>> step_key(Stream.MIX, seed=0, step=1) == step_key(Stream.MIX, seed=1, step=0)
+        False
+    """
+    return int(hashed_integers([rank], seed=seed, epoch=step, stream=stream)[0])
+
+
 @contextmanager
 def same_draws(seed: int, *, is_on: bool) -> Iterator[None]:
     """Let PyTorch's generator start from a seed while the block runs, if `is_on`.
@@ -218,13 +250,12 @@ def same_draws(seed: int, *, is_on: bool) -> Iterator[None]:
 
 
 @contextmanager
-def own_draws(seed: int, step: int, rank: int, *, is_on: bool) -> Iterator[None]:
-    """Let each process draw by the step and its rank while the block runs, if `is_on`.
+def own_draws(key: int, *, is_on: bool) -> Iterator[None]:
+    """Let all generators start from a key while the block runs, if `is_on`.
 
-    A checkpoint keeps the first one's generators alone; what the others draw (dropout)
-    is so the same in a run that was resumed.
+    A checkpoint keeps the first process's generators alone; what the others draw for a
+    step (dropout) must not depend on theirs.
     """
-    key = int(hashed_integers([rank], seed=seed, epoch=step, stream=Stream.STEP)[0])
     if is_on and torch.cuda.is_available():
         torch.cuda.manual_seed(key)
     with same_draws(key, is_on=is_on):

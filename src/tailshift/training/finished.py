@@ -19,6 +19,7 @@ MACHINE_SETTINGS = frozenset(
         "num_nodes",
         "num_workers",
         "precision",
+        "shard",
         "start_from",
         "tensorboard",
     }

@@ -11,10 +11,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tailshift.data import Batch, Batches
+from tailshift.data.randomness import Stream
 from tailshift.losses import Processes
 from tailshift.training.anomaly import NotFiniteError, Place
 from tailshift.training.checkpoint import Position
-from tailshift.training.distributed import broken_images, own_draws, same_draws
+from tailshift.training.distributed import (
+    broken_images,
+    everyone_of,
+    own_draws,
+    same_draws,
+    step_key,
+)
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.mixing import Mixed, mix
 from tailshift.training.progress import TrainingProgress
@@ -62,7 +69,7 @@ class Trainer:
     is_exact: bool = False
     """Whether the pieces' loss is that of the whole batch."""
     seed: int = 0
-    """Of what all processes draw alike."""
+    """Of what several processes draw, alike or each its own."""
     position: Position = field(default_factory=Position)
     sample_ids: Tensor = field(
         default_factory=lambda: torch.empty(0, dtype=torch.int64)
@@ -157,7 +164,8 @@ class Trainer:
         device = self.fabric.device
         images, labels = batch.images.to(device), batch.labels.to(device)
         is_shared = self.processes.world_size > 1
-        with same_draws(self.seed + self.step, is_on=is_shared and self.mixup > 0):
+        key = step_key(Stream.MIX, seed=self.seed, step=self.step)
+        with same_draws(key, is_on=is_shared and self.mixup > 0):
             mixed = mix(images, labels, self.mixup, num_parts=self.num_parts)
         if batch.all_labels is None:
             return mixed
@@ -165,9 +173,9 @@ class Trainer:
 
     def own_draws(self) -> AbstractContextManager[None]:
         """Return what lets each of several processes draw for the step under way."""
-        is_shared = self.processes.world_size > 1
-        rank = self.fabric.global_rank
-        return own_draws(self.seed, self.step, rank, is_on=is_shared)
+        rank, is_on = self.fabric.global_rank, self.processes.world_size > 1
+        key = step_key(Stream.STEP, seed=self.seed, step=self.step, rank=rank)
+        return own_draws(key, is_on=is_on)
 
     def is_stopped(self, stop: StopRequest, done: StepSums) -> bool:
         """Say whether to stop after a step; several processes stop after the same."""
@@ -198,7 +206,14 @@ class Trainer:
         """Stop at a loss that is NaN or infinite, naming where it came up."""
         if torch.isfinite(loss):
             return
-        raise NotFiniteError(f"the loss is {loss.item()}", self.place)
+        everyone = everyone_of(self.sample_ids.tolist())  # all have the same loss
+        if not everyone:
+            raise ValueError(
+                "a batch must have an image that can be read, but none of its images "
+                "can. Fetch them again, or take larger batches."
+            )
+        place = self.place._replace(sample_ids=everyone)
+        raise NotFiniteError(f"the loss is {loss.item()}", place)
 
 
 def epoch_metrics(position: Position, epoch: int, lr: float) -> Metrics:

@@ -26,6 +26,7 @@ from tailshift.training.distributed import (
     build_processes,
     open_directory_together,
     synchronise_batch_norm,
+    telling_lost_processes,
 )
 from tailshift.training.hold_out import with_validation
 from tailshift.training.inference import SplitFeatures
@@ -74,21 +75,22 @@ def train(
     directory = Path(output) if output is not None else default_directory(config)
     check_directory(directory, config, resume=resume, force=force)
     fabric = build_fabric(config)
-    torch.manual_seed(config.seed)
-    if data is None:
-        root = Path(data_root) if data_root is not None else None
-        with fabric.rank_zero_first():  # it may have to be fetched
-            data = config.data.load(root=root, seed=config.seed)
-    check_splits(data)
-    if config.method.needs_validation:
-        data = _held_out(config, data)
-    model = new_model(config, data)
-    recorder = Recorder(directory, config, data, model, fabric)
-    check_stages(config, data, fabric)
-    with open_directory_together(
-        fabric, directory, config, resume=resume, force=force
-    ) as is_resumed:
-        write_run(recorder, is_resumed=is_resumed)
+    with telling_lost_processes():
+        torch.manual_seed(config.seed)
+        if data is None:
+            root = Path(data_root) if data_root is not None else None
+            with fabric.rank_zero_first():  # it may have to be fetched
+                data = config.data.load(root=root, seed=config.seed)
+        check_splits(data)
+        if config.method.needs_validation:
+            data = _held_out(config, data)
+        model = new_model(config, data)
+        recorder = Recorder(directory, config, data, model, fabric)
+        check_stages(config, data, fabric)
+        with open_directory_together(
+            fabric, directory, config, resume=resume, force=force
+        ) as is_resumed:
+            write_run(recorder, is_resumed=is_resumed)
     return load(directory)
 
 
@@ -142,7 +144,7 @@ def train_stages(
             title += f" · {stage.title}"
         with (
             training_progress(title, trainer.num_steps, done=trainer.step) as progress,
-            anomalies(trainer, config),
+            anomalies(recorder),
         ):
             if not trainer.fit(
                 on_epoch=recorder.record_epoch,
@@ -154,11 +156,11 @@ def train_stages(
     return True
 
 
-def anomalies(trainer: Trainer, config: RunConfig) -> AbstractContextManager[None]:
-    """Return what looks for NaN in a stage, where it is asked for."""
-    if not config.train.detect_anomaly:
+def anomalies(recorder: Recorder) -> AbstractContextManager[None]:
+    """Return what looks for NaN in the stage under way, where it is asked for."""
+    if not recorder.config.train.detect_anomaly:
         return nullcontext()
-    return detecting_anomalies(trainer.model, lambda: trainer.place)
+    return detecting_anomalies(recorder.model, lambda: recorder.trainer.place)
 
 
 def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
