@@ -108,6 +108,20 @@ def _count(labels: Tensor, is_there: Tensor, like: Tensor) -> Tensor:
     return zeros.index_add_(0, labels, is_there.to(like.dtype))  # (C,)
 
 
+def _column_sums(
+    f: Tensor, log_w: Tensor, classes: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the terms w_i e^{f_ic} over their largest, their sums, and its log."""
+    if classes is None:
+        columns = f + log_w[:, None]  # (N, C)
+    else:
+        columns = f.index_select(1, classes).add_(log_w[:, None])  # (N, K)
+    nothing = columns.new_full(columns.shape[1:], -math.inf)
+    peak = columns.amax(0) if len(f) else nothing
+    terms = columns.sub_(peak).exp_()  # in [0, 1]
+    return terms, terms.sum(0), peak  # a sum is at least 1: its log is safe
+
+
 def _start_join(
     log_sum_exp: Tensor,
     positive_sums: Tensor,
@@ -143,14 +157,7 @@ class _BatchSums(Function):
         classes: Tensor | None,
         processes: Processes,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        if classes is None:
-            columns = f + log_w[:, None]  # (N, C)
-        else:
-            columns = f.index_select(1, classes).add_(log_w[:, None])  # (N, K)
-        nothing = columns.new_full(columns.shape[1:], -math.inf)
-        peak = columns.amax(0) if len(f) else nothing
-        terms = columns.sub_(peak).exp_()  # w_i e^{f_ic} / e^{peak_c}, in [0, 1]
-        sums = terms.sum(0)  # at least 1, so that the log is safe
+        terms, sums, peak = _column_sums(f, log_w, classes)  # (N, K), (K,), (K,)
         log_sum_exp = peak + sums.log()
         own = f.gather(1, y[:, None]).squeeze(1)  # f_i[y_i], (N,)
         positive_sums = f.new_zeros(f.shape[1]).index_add_(0, y, own)
