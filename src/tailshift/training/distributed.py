@@ -55,18 +55,21 @@ def build_fabric(config: RunConfig) -> "Fabric":
 
 def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
     """Return how Fabric spreads a model, and in which precision."""
+    from lightning_fabric.plugins import DoublePrecision
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
     precision = config.train.precision
     if world_size == 1:
         return {"precision": precision}
     if not config.train.shard:
-        return {"strategy": "ddp", "precision": precision}
+        # The first process's batch statistics are shared when they are needed.
+        ddp = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+        return {"strategy": ddp, "precision": precision}
     check_sharding(config)
-    strategy = sharding_strategy(world_size)
+    sharded = sharding_strategy(world_size)
     if precision == "64-true":  # Fabric takes it as a plugin only
-        from lightning_fabric.plugins import DoublePrecision
-
-        return {"strategy": strategy, "plugins": DoublePrecision()}
-    return {"strategy": strategy, "precision": precision}
+        return {"strategy": sharded, "plugins": DoublePrecision()}
+    return {"strategy": sharded, "precision": precision}
 
 
 def _unchanged(data: Any) -> Any:
