@@ -167,8 +167,8 @@ class _BatchSums(Function):
         else:  # while the sums are on their way
             log_probs = F.log_softmax(f + log_p_s, dim=1)  # (N, C)
             own_log_probs = log_probs.gather(1, y[:, None]).squeeze(1)  # (N,)
+        log_sum_exp, positive_sums = join()
         if processes.world_size > 1:
-            log_sum_exp, positive_sums = join()
             sums = (log_sum_exp - peak).exp() / processes.world_size
         if classes is not None:
             log_sum_exp = f.new_zeros(f.shape[1]).scatter_(0, classes, log_sum_exp)
