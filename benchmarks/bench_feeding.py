@@ -34,13 +34,16 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from tailshift.data.augmentation import Augmentation
 from tailshift.data.cifar import MEAN, STD
-from tailshift.data.decoding import ImageFiles, load_image
-from tailshift.data.file_split import FileSplit
-from tailshift.data.memory import MemorySplit
-from tailshift.data.normalisation import Normalisation
-from tailshift.data.preparation import IMAGENET_MEAN, IMAGENET_STD, Preparation
+from tailshift.data.image_loader import FileSplit
+from tailshift.data.images import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    ImageFiles,
+    Preparation,
+    load_image,
+)
+from tailshift.data.memory import Augmentation, MemorySplit, Normalisation
 
 MEMORY_BATCH, MEMORY_AIM = 256, 10.0
 JPEG_BATCH, JPEG_AIM = 64, 0.9

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from tailshift.methods import METHODS
 from tailshift.recipes import load_recipe
-from tailshift.training.network import build_network, freeze
-from tailshift.training.train import stage_epochs
+from tailshift.runs.network import build_network, freeze
 
 COUNTS = torch.linspace(500, 5, 100).long()
 BATCH, STEPS = 64, 8
@@ -62,7 +61,7 @@ def seconds(step: Callable[[], None]) -> float:
 def run_seconds(method: str) -> float:
     """Return the processor time of a step in every stage, times the epochs of each."""
     config = load_recipe(RECIPE, [f"method.name={method}"])
-    epochs = [stage_epochs(config, stage) for stage in config.method.stages()]
+    epochs = [config.stage_epochs(stage) for stage in config.method.stages()]
     return sum(
         count * seconds(stepper(method, number))
         for number, count in enumerate(epochs)

@@ -7,7 +7,6 @@ Run ``python docs/figures.py`` to write ``docs/images/average_probability.png`` 
 import sys
 from pathlib import Path
 
-from tailshift.report.logits import run_from_logits
 from tailshift.report.plots import (
     average_probability_plot,
     probability_curves,
@@ -15,6 +14,7 @@ from tailshift.report.plots import (
     target_shift_plot,
 )
 from tailshift.report.plots.writing import summarise_shifts
+from tailshift.report.runs import run_from_logits
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"

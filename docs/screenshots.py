@@ -12,7 +12,7 @@ from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
 from tailshift.report import write_report
-from tailshift.report.logits import run_from_logits
+from tailshift.report.runs import run_from_logits
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "images" / "report_page.png"

@@ -14,11 +14,11 @@ import pytest
 
 import tailshift as ts
 from tailshift.data import DATASETS
-from tailshift.demo import report_run, summarise_runs
 from tailshift.evaluation import Summary
 from tailshift.methods import METHODS
 from tailshift.models import MODELS
 from tailshift.recipes import recipe_names
+from tailshift.report.runs import report_run, summarise_runs
 from tailshift.report.tables import CSV_COLUMNS
 
 COMMANDS = ("demo", "train", "evaluate", "report", "list")
@@ -183,7 +183,7 @@ def test_demo__prints_table_and_path_last(
     def short_demo(output: Path, **settings: object) -> tuple[list[Summary], Path]:
         return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
 
-    monkeypatch.setattr("tailshift.cli.training.run_demo", short_demo)
+    monkeypatch.setattr("tailshift.cli.train.run_demo", short_demo)
     for arguments, folder in ((), "runs/demo-1"), (("--output", "mine"), "mine"):
         result = tailshift("demo", *arguments)
         assert (result.code, result.err) == (0, "")
@@ -205,8 +205,8 @@ def test_demo__all_methods(
         asked.update(settings)
         return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
 
-    monkeypatch.setattr("tailshift.cli.training.run_demo", short_demo)
-    monkeypatch.setattr("tailshift.cli.training.why_not_helped", lambda _: sentences)
+    monkeypatch.setattr("tailshift.cli.train.run_demo", short_demo)
+    monkeypatch.setattr("tailshift.cli.train.why_not_helped", lambda _: sentences)
     result = tailshift("demo", "--all")
     assert (result.code, result.err) == (0, "")
     assert (asked["methods"], asked["seeds"]) == (METHODS.names(), (0,))
@@ -296,7 +296,7 @@ def test_interrupt__twice(tailshift: Command, monkeypatch: pytest.MonkeyPatch) -
     def ctrl_c(*args: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tailshift.cli.training.train", ctrl_c)
+    monkeypatch.setattr("tailshift.cli.train.train", ctrl_c)
     result = tailshift("train", "digits_lt", "--output", "run")
     assert (result.code, result.out, result.err) == (130, "", "")
 

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 import tailshift as ts
-from tailshift.evaluation.paper import paper_table
+from tailshift.paper import tune as tune_module
+from tailshift.paper.numbers import paper_table
 from tailshift.recipes import recipe_names
-from tailshift.training import tune as tune_module
 
 Command = Callable[..., Any]
 WriteImage = Callable[..., Path]
@@ -32,7 +32,7 @@ def _three_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in recipe_names()
         if name in KEPT or "lade" in name or not name.startswith("inaturalist2018")
     ]
-    monkeypatch.setattr("tailshift.reproduce.recipe_names", lambda: known)
+    monkeypatch.setattr("tailshift.paper.reproduce.recipe_names", lambda: known)
 
 
 def _set(*settings: str) -> list[str]:
@@ -59,7 +59,7 @@ def test_help__ends_with_an_example(
 @pytest.fixture
 def half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every step take half a second, without a measurement."""
-    name = "tailshift.training.estimate.seconds_per_step"
+    name = "tailshift.paper.duration.seconds_per_step"
     monkeypatch.setattr(name, lambda config, shape: 0.5)
 
 
@@ -154,7 +154,7 @@ def test_reproduce__goes_on_after_an_interruption(
 ) -> None:
     unfinished = type("Unfinished", (), {"is_finished": False})
     monkeypatch.setattr(
-        "tailshift.reproduce.train", lambda config, **settings: unfinished
+        "tailshift.paper.reproduce.train", lambda config, **settings: unfinished
     )
     result = tailshift("reproduce", "table5", *_set(*DIGITS))
     assert result == (
@@ -401,7 +401,7 @@ def test_list_recipes__fits_a_narrow_terminal(
     tailshift: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     console = Console(width=80, force_terminal=True, color_system=None)
-    monkeypatch.setattr("tailshift.cli.listing.console", console)
+    monkeypatch.setattr("tailshift.cli.list.console", console)
     lines = tailshift("list", "recipes").out.splitlines()
     assert max(map(len, lines)) <= 80
     at = next(i for i, line in enumerate(lines) if " places_lt_lade " in line)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tailshift as ts
-from tailshift.training.progress import TrainingProgress
+from tailshift.training.loop import TrainingProgress
 
 Command = Callable[..., Any]
 

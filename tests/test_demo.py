@@ -10,8 +10,10 @@ import torch
 
 import tailshift as ts
 from tailshift import demo, priors, recipes
-from tailshift.demo import next_folder, run_demo, summarise_runs, why_not_helped
-from tailshift.priors import PAPER_TARGETS, VectorLike
+from tailshift.demo import next_folder, run_demo, why_not_helped
+from tailshift.priors import VectorLike
+from tailshift.report.runs import summarise_runs
+from tailshift.targets import PAPER_TARGETS
 
 
 @pytest.fixture

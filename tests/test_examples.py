@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from tailshift import Run
-from tailshift.export import export_onnx
+from tailshift.serving.export import export_onnx
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ALONE = """

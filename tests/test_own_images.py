@@ -62,7 +62,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> list[ts.RunConfig]:
         asked.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tailshift.cli.training.train", train)
+    monkeypatch.setattr("tailshift.cli.train.train", train)
     return asked
 
 

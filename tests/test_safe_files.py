@@ -14,10 +14,10 @@ import torch
 
 import tailshift as ts
 from tailshift.data.cifar_files import CIFAR10, read_names, read_split
-from tailshift.data.image_csv import read_rows
 from tailshift.data.list_files import read_list
+from tailshift.data.own_forms import read_rows
 from tailshift.models import build_backbone, load_backbone_weights
-from tailshift.training.checkpoint import load_checkpoint, read_position
+from tailshift.runs.checkpoint import load_checkpoint, read_position
 
 SOURCE = Path(ts.__file__).parent
 

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tailshift.predictions import Predictions
-from tailshift.tensor_file import DamagedFileError, read_tensors, write_tensors
-from tailshift.training.run import load_weights, save_weights
+from tailshift.runs.run import load_weights, save_weights
+from tailshift.storage import DamagedFileError, read_tensors, write_tensors
 
 TENSORS = {
     "a": torch.arange(6, dtype=torch.float16).reshape(2, 3),

@@ -47,7 +47,8 @@ from tailshift.losses import (
 )
 from tailshift.predictions import Predictions
 from tailshift.recipes import load_recipe
-from tailshift.training import Run, load, train
+from tailshift.runs.run import Run, load
+from tailshift.training import train
 
 __version__ = version("tailshift")
 
@@ -97,11 +98,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from tailshift import export, sklearn
+    from tailshift import sklearn
+    from tailshift.serving import export
 else:
 
     def __getattr__(name: str) -> ModuleType:
         """Import what is slow to import when it is first asked for."""
         if name in ("export", "sklearn"):
-            return import_module(f"tailshift.{name}")
+            room = "serving.export" if name == "export" else name
+            return import_module(f"tailshift.{room}")
         raise AttributeError(f"module 'tailshift' has no attribute {name!r}")

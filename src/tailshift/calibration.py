@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from tailshift.predictions import (
+from tailshift.checks import (
     ArrayLike,
     as_tensor,
     check_logits,

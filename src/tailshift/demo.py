@@ -6,12 +6,13 @@ from pathlib import Path
 from tailshift import priors
 from tailshift.calibration import TemperatureScaling
 from tailshift.compensation import post_compensate
-from tailshift.evaluation import Record, Sampling, Summary, evaluate, summarise
+from tailshift.evaluation import Summary, evaluate
 from tailshift.predictions import Predictions
-from tailshift.priors import PAPER_TARGETS
 from tailshift.recipes import load_recipe
-from tailshift.report import ReportRun, write_csv, write_report
-from tailshift.training import Run, load, train
+from tailshift.report import write_csv, write_report
+from tailshift.report.runs import report_run, summarise_runs
+from tailshift.runs.run import Run, load
+from tailshift.training import train
 
 METHODS = ("softmax", "balanced_softmax", "lade")
 SEEDS = (0, 1, 2)
@@ -91,41 +92,6 @@ def _temperature(predictions: Predictions) -> float:
         predictions.logits, trained_prior=prior, target_prior=present
     )
     return TemperatureScaling().fit(logits, predictions.labels).temperature_
-
-
-def report_run(run: Run, split: str = "test") -> ReportRun:
-    """Return a finished run as reports and tables take it."""
-    return ReportRun(
-        method=run.config.method.title,
-        seed=run.config.seed,
-        predictions=run.predictions(split),
-        name=str(run.directory),
-    )
-
-
-def summarise_runs(
-    runs: Sequence[ReportRun],
-    targets: Sequence[str] = PAPER_TARGETS,
-    *,
-    metrics: Sequence[str] = ("accuracy",),
-    sampling: Sampling = "first",
-    repeats: int = 10,
-) -> list[Summary]:
-    """Return mean and spread over the seeds of each method, target by target.
-
-    Args:
-        runs: Of any methods and seeds.
-        targets: This and those below are as :func:`~tailshift.evaluation.evaluate` has
-            them.
-        metrics: Scores of the records, one list of summaries after the other.
-        sampling: How test sets are drawn.
-        repeats: How many random ones.
-    """
-    records: dict[str, list[list[Record]]] = {}
-    for run in runs:
-        found = evaluate(run.predictions, targets, sampling=sampling, repeats=repeats)
-        records.setdefault(run.method, []).append(found)
-    return [summary for metric in metrics for summary in summarise(records, metric)]
 
 
 def next_folder(parent: Path) -> Path:

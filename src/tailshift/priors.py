@@ -4,8 +4,8 @@ A *prior* is a vector over the classes that sums to 1; *counts* are integers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -15,13 +15,6 @@ from torch import Tensor
 VectorLike: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[int]
 
 SUM_TOLERANCE = 1e-4
-
-PAPER_TARGETS: tuple[str, ...] = (
-    *(f"forward:{ratio}" for ratio in (50, 25, 10, 5, 2)),
-    "uniform",
-    *(f"backward:{ratio}" for ratio in (2, 5, 10, 25, 50)),
-)
-"""The eleven label distributions of the paper's Tables 6 and 9."""
 
 
 def as_prior(
@@ -224,79 +217,8 @@ def _truncate(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.floor(values + 1e-9).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class TargetSpec:
-    """A label distribution by name: ``uniform``, ``forward:50``, ``backward:10``."""
-
-    kind: Literal["uniform", "forward", "backward"]
-    ratio: float = 1.0
-
-
-def parse_target(spec: str) -> TargetSpec:
-    """Return the parts of a target's name.
-
-    Example:
-        >>> parse_target("backward:10")
-        TargetSpec(kind='backward', ratio=10.0)
-    """
-    kind, _, ratio = spec.partition(":")
-    if kind == "uniform" and not ratio:
-        return TargetSpec("uniform")
-    try:
-        value = float(ratio)
-    except ValueError:
-        value = float("nan")
-    if kind not in ("forward", "backward") or not 1 <= value < float("inf"):
-        raise ValueError(
-            "`target` must be 'uniform', 'forward:RATIO' or 'backward:RATIO' "
-            f"with a ratio >= 1, but is {spec!r}."
-        )
-    return TargetSpec("forward" if kind == "forward" else "backward", value)
-
-
-def target_counts(spec: str, class_counts: VectorLike, per_class: int) -> Tensor:
-    r"""Return the counts of a shifted test set, int64, shape (C,).
-
-    With the classes sorted by training count (descending, ties by class id) and rank
-    :math:`k = 0 \ldots C-1`,
-
-    .. math:: n_k = \lfloor M \cdot \mu^{-k/(C-1)} \rfloor
-
-    for ``forward:μ``; ``backward:μ`` reverses the ranks.
-
-    Args:
-        spec: ``"uniform"``, ``"forward:50"``, ``"backward:10"`` …
-        class_counts: Training images of each class, shape (C,), to order them by.
-        per_class: :math:`M`, test images of each class before thinning.
-
-    Example:
-        >>> target_counts("backward:4", class_counts=[9, 1, 5], per_class=8)
-        tensor([2, 8, 4])
-    """
-    shares = target_shares(spec, class_counts)
-    if per_class < 1:
-        raise ValueError(f"`per_class` must be at least 1, but is {per_class}.")
-    return scale_counts(shares, per_class)
-
-
-def target_shares(spec: str, class_counts: VectorLike) -> Tensor:
-    r"""Return :math:`\mu^{-k/(C-1)}` of each class, float64, shape (C,).
-
-    As in :func:`target_counts`, before it is multiplied by :math:`M` and truncated.
-
-    Example:
-        >>> target_shares("backward:4", class_counts=[9, 1, 5])
-        tensor([0.2500, 1.0000, 0.5000], dtype=torch.float64)
-    """
-    target = parse_target(spec)
-    n = as_vector(class_counts, "class_counts").cpu().numpy()
-    rank = np.empty(len(n), dtype=np.float64)
-    rank[np.argsort(-n.astype(np.float64), kind="stable")] = np.arange(len(n))
-    if target.kind == "backward":
-        rank = len(n) - 1 - rank
-    return torch.from_numpy(target.ratio ** -(rank / max(len(n) - 1, 1)))
-
-
-def scale_counts(shares: Tensor, per_class: int) -> Tensor:
-    """Return ⌊M · share⌋ of each class, int64, shape (C,)."""
-    return torch.from_numpy(_truncate(per_class * shares.double().numpy()))
+def __getattr__(name: str) -> Any:
+    """Forward what targets has and was called from here before."""
+    if name in ("PAPER_TARGETS", "target_counts", "parse_target"):
+        return getattr(import_module("tailshift.targets"), name)
+    raise AttributeError(f"module 'tailshift.priors' has no attribute {name!r}")

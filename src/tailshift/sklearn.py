@@ -19,7 +19,8 @@ from tailshift.estimators import Adaptation, adapt
 from tailshift.estimators.base import CalibratorLike
 from tailshift.estimators.map_em import MAPEstimator
 from tailshift.predictions import Predictions
-from tailshift.priors import VectorLike, as_prior, from_counts, target_shares
+from tailshift.priors import VectorLike, as_prior, from_counts
+from tailshift.targets import target_shares
 
 SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
 ALWAYS_TRAINED = -1

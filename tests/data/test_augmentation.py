@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailshift.data.augmentation import Augmentation
+from tailshift.data.memory import Augmentation
 from tailshift.data.randomness import Stream, hashed_below
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tailshift.data.augmentation import Augmentation
 from tailshift.data.cifar import CIFAR10LT, CIFAR100LT
+from tailshift.data.memory import Augmentation
 
 
 def _keys(split):

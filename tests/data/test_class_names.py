@@ -1,6 +1,6 @@
 import torch
 
-from tailshift.data.class_names import folder_names
+from tailshift.data.list_files import folder_names
 
 
 def test_folder_names__as_deep_as_needed():

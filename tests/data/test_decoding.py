@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tailshift.data.decoding import (
+from tailshift.data.images import (
     BrokenImageError,
     ImageFiles,
     decode_image,

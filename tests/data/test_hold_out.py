@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from tailshift.data.hold_out import hold_out
+from tailshift.data.own_images import hold_out
 
 COUNTS = (100, 40, 7, 3, 2, 1)
 LABELS = torch.repeat_interleave(torch.arange(6), torch.tensor(COUNTS))

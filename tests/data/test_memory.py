@@ -4,8 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tailshift.data.augmentation import Augmentation
-from tailshift.data.memory import MemorySplit
+from tailshift.data.memory import Augmentation, MemorySplit
 from tailshift.data.randomness import sample_order
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)

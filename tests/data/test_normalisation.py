@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tailshift.data.normalisation import Normalisation
+from tailshift.data.memory import Normalisation
 
 
 def test_normalisation__equals_the_formula():

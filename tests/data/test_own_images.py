@@ -2,12 +2,8 @@ import pytest
 import torch
 
 from tailshift.data import ImageFolder, Preparation
-from tailshift.data.decoding import ImageFiles
-from tailshift.data.own_images import (
-    UntestedClassWarning,
-    median_size,
-    number_labels,
-)
+from tailshift.data.images import ImageFiles
+from tailshift.data.own_images import UntestedClassWarning, median_size, number_labels
 
 
 def test_number_labels__integers_by_value_and_names_by_letter():

@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from tailshift.data.preparation import Preparation
+from tailshift.data.images import Preparation
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import pytest
 
-from tailshift.data.profiles import profile_counts, step_counts
+from tailshift.data.dataset import profile_counts, step_counts
 
 
 def test_step_counts__by_hand():

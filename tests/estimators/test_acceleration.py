@@ -4,8 +4,7 @@ from itertools import pairwise
 
 import torch
 
-from tailshift.estimators.acceleration import Step, squarem
-from tailshift.estimators.likelihood import maximise, sum_over
+from tailshift.estimators.likelihood import Step, maximise, squarem, sum_over
 from tailshift.estimators.posteriors import Posteriors
 
 

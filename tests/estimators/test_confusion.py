@@ -11,7 +11,7 @@ from tailshift.estimators import (
     ConfusionLikelihoodEstimator,
     RLLSEstimator,
 )
-from tailshift.estimators.rlls import least_norms
+from tailshift.estimators.confusion import least_norms
 
 
 def _reference_confusion(p, y, is_soft):

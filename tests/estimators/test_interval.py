@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tailshift.estimators.interval import bootstrap_interval, poisson_weights
+from tailshift.estimators.base import bootstrap_interval, poisson_weights
 
 
 def test_bootstrap_interval__of_a_mean_is_two_standard_errors():
@@ -21,7 +21,7 @@ def test_bootstrap_interval__of_a_mean_is_two_standard_errors():
 
 
 def test_poisson_weights__have_mean_and_variance_one(monkeypatch):
-    monkeypatch.setattr("tailshift.estimators.interval.ROWS", 3000)
+    monkeypatch.setattr("tailshift.estimators.base.ROWS", 3000)
     weights = poisson_weights(20_000, 3, torch.Generator().manual_seed(0))
     assert weights.shape == (20_000, 3)
     assert weights.dtype == torch.uint8

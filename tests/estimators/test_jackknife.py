@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from tailshift.calibration import BiasCorrectedTemperatureScaling
-from tailshift.estimators.jackknife import jackknife_variance
 from tailshift.estimators.posteriors import Posteriors
+from tailshift.estimators.tilt import jackknife_variance
 
 
 def _held_out(num_samples, seed):

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from tailshift.estimators import MAPEstimator, TiltEstimator
-from tailshift.estimators.joint_tilt import _peak
-from tailshift.estimators.tilt import tilted
+from tailshift.estimators.tilt import _peak, tilted
 
 
 def test_peak__of_a_parabola():

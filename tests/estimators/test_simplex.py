@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from scipy.optimize import minimize
 
-from tailshift.estimators.simplex import project_to_simplex
+from tailshift.estimators.confusion import project_to_simplex
 
 
 def test_project_to_simplex__worked_example():

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from tailshift import priors
-from tailshift.estimators.likelihood import maximise
+from tailshift.estimators.likelihood import joint_scores, maximise, maximise_jointly
 from tailshift.estimators.posteriors import Posteriors
-from tailshift.estimators.two_samples import joint_scores, maximise_jointly
 
 
 def _reference_likelihood(target, held_out, q, m):

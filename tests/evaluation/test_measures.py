@@ -3,7 +3,7 @@ import math
 import pytest
 
 from tailshift.evaluation import Record
-from tailshift.evaluation.measures import CALIBRATION, MEASURES, check_measure
+from tailshift.evaluation.summary import CALIBRATION, MEASURES, check_measure
 
 
 def test_measures__are_scores_of_a_record():

@@ -7,18 +7,12 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score
 
 from tailshift import metrics
-from tailshift.evaluation import AS_IS, Record, evaluate, records, scoring
+from tailshift.evaluation import AS_IS, Record, evaluate, records
 from tailshift.evaluation.sampling import draw_test_set
 from tailshift.metrics import group_accuracy, sample_scores
 from tailshift.predictions import Predictions
-from tailshift.priors import (
-    PAPER_TARGETS,
-    from_counts,
-    long_tailed_counts,
-    target_counts,
-    target_shares,
-    uniform,
-)
+from tailshift.priors import from_counts, long_tailed_counts, uniform
+from tailshift.targets import PAPER_TARGETS, target_counts, target_shares
 
 NUM_CLASSES, PER_CLASS = 20, 12
 
@@ -388,11 +382,11 @@ def test_evaluate__an_infinite_nll_has_no_deviation():
 
 def test_evaluate__one_pass_for_each_compensation(monkeypatch):
     """Eleven targets and the raw logits, of which uniform and raw are the same."""
-    passes = []
+    passes, score = [], records.score
 
     def counted(predictions, ratio, weights):
         passes.append(len(weights))
-        return scoring.score(predictions, ratio, weights)
+        return score(predictions, ratio, weights)
 
     monkeypatch.setattr(records, "score", counted)
     predictions = _predictions(trained_prior=uniform(NUM_CLASSES))

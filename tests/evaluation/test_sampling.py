@@ -1,9 +1,8 @@
 import pytest
 import torch
 
-from tailshift.evaluation import shifted_subset
 from tailshift.evaluation.sampling import draw_test_set, random_subset
-from tailshift.evaluation.targets import exact_prior, resolve_target
+from tailshift.targets import exact_prior, resolve_target, shifted_subset
 
 LABELS = torch.arange(5).repeat(8)
 COUNTS = torch.tensor([50, 40, 30, 20, 10])

@@ -25,13 +25,12 @@ from torch.optim import SGD
 import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.data.cifar_files import CIFAR10, read_names, read_split
-from tailshift.data.image_csv import ImageCSV
-from tailshift.data.image_list import ImageList
-from tailshift.data.image_parquet import ImageParquet
+from tailshift.data.own_forms import ImageCSV, ImageList
+from tailshift.data.parquet import ImageParquet
 from tailshift.models import build_backbone, load_backbone_weights
-from tailshift.tensor_file import CHECKSUM, NOTES, checksum
-from tailshift.training.checkpoint import Position, load_checkpoint, save_checkpoint
-from tailshift.training.run import load_weights, save_weights
+from tailshift.runs.checkpoint import Position, load_checkpoint, save_checkpoint
+from tailshift.runs.run import load_weights, save_weights
+from tailshift.storage import CHECKSUM, NOTES, checksum
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 

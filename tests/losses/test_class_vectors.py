@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from tailshift.losses.class_vectors import as_class_counts, as_weights, weigh
+from tailshift.losses.base import as_class_counts, as_weights, weigh
 
 
 def test_as_class_counts__keeps_large_counts_exact():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tailshift.losses import BalancedSoftmaxLoss, LADELoss
-from tailshift.losses.prior_module import PriorModule
+from tailshift.losses.base import PriorModule
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tailshift.losses.vector_module import VectorModule
+from tailshift.losses.base import VectorModule
 
 
 class _Outer(VectorModule):

@@ -16,10 +16,10 @@ import tailshift as ts
 from tailshift.data import LongTailedData
 from tailshift.methods import METHODS
 from tailshift.models import Classifier
+from tailshift.runs.network import place_head
+from tailshift.runs.run import WEIGHTS
 from tailshift.training.inference import SplitFeatures
-from tailshift.training.network import place_head
-from tailshift.training.progress import TrainingProgress
-from tailshift.training.run import WEIGHTS
+from tailshift.training.loop import TrainingProgress
 from tailshift.training.train import build_fabric, build_loss, new_model
 
 STEPS = 5

@@ -6,11 +6,7 @@ from torch import Tensor
 
 from tailshift import priors
 from tailshift.losses import sade_priors
-from tailshift.methods.expert_shares import (
-    aggregate_prior,
-    agreement,
-    learn_expert_shares,
-)
+from tailshift.methods.sade import aggregate_prior, agreement, learn_expert_shares
 
 COUNTS = torch.tensor([500, 200, 80, 30, 10, 4])
 C = len(COUNTS)

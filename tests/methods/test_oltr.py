@@ -16,9 +16,9 @@ from tailshift.losses import centroid_loss, smoothed_loss
 from tailshift.methods import OLTR, Stage
 from tailshift.methods.oltr import OLTRLoss
 from tailshift.models import LinearHead, MemoryHead, MemoryOutput
-from tailshift.training.network import place_head
-from tailshift.training.progress import TrainingProgress
-from tailshift.training.run import WEIGHTS
+from tailshift.runs.network import place_head
+from tailshift.runs.run import WEIGHTS
+from tailshift.training.loop import TrainingProgress
 from tailshift.training.train import build_optimizer, new_model
 
 CONFIG = ("method.name=oltr", "train.epochs=2", "method.epochs=2")

@@ -14,8 +14,8 @@ from tailshift.losses import sade_loss, sade_priors
 from tailshift.methods import SADE
 from tailshift.methods.sade import SADEOfExperts
 from tailshift.models import BranchedBackbone, DigitsNet, ExpertHead, ExpertOutput
-from tailshift.training.progress import TrainingProgress
-from tailshift.training.run import WEIGHTS
+from tailshift.runs.run import WEIGHTS
+from tailshift.training.loop import TrainingProgress
 
 COUNTS = torch.tensor([50, 20, 5, 1])
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tailshift.metrics.binning import (
+from tailshift.metrics.calibration_error import (
     bin_of,
     check_binning,
     equal_mass_edges,

@@ -6,7 +6,7 @@ from torch import nn
 
 from tailshift.methods import METHODS
 from tailshift.models import Classifier, build_backbone
-from tailshift.models.empty_batch import of_any_batch
+from tailshift.models.classifier import of_any_batch
 
 
 def test_of_any_batch__is_the_module_where_there_are_images() -> None:

@@ -7,7 +7,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from tailshift.models import hub
+from tailshift.models import timm_backbone as hub
 
 
 def _no_such_name(*args: Any, **settings: Any) -> Any:

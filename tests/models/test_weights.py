@@ -11,7 +11,7 @@ from torch import Tensor
 from tailshift import Run
 from tailshift.models import build_backbone, build_model, load_backbone_weights
 from tailshift.models.backbone import Backbone
-from tailshift.training.run import save_weights
+from tailshift.runs.run import save_weights
 
 
 def _state(backbone: Backbone) -> dict[str, Tensor]:

@@ -8,14 +8,14 @@ import torch
 from tailshift.evaluation.records import evaluate
 from tailshift.evaluation.summary import Summary, summarise
 from tailshift.predictions import Predictions
-from tailshift.priors import PAPER_TARGETS
-from tailshift.report.figures import (
+from tailshift.report.page.figures import (
     average_probability,
     average_probability_figure,
     class_counts_figure,
     target_shift_figure,
 )
-from tailshift.report.run import ReportRun
+from tailshift.report.runs import ReportRun
+from tailshift.targets import PAPER_TARGETS
 
 
 def _reference_average_probability(

@@ -11,7 +11,7 @@ import torch
 
 from tailshift.predictions import Predictions
 from tailshift.report import ReportRun
-from tailshift.report.interactive import (
+from tailshift.report.page.interactive import (
     fit,
     interactive_section,
     payload,

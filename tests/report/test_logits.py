@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tailshift.predictions import Predictions
-from tailshift.report.logits import is_logits_file, run_from_logits
+from tailshift.report.runs import is_logits_file, run_from_logits
 
 
 def _save(path: Path, **fields: object) -> Path:

@@ -6,7 +6,7 @@ import pytest
 
 from tailshift.evaluation.records import Record
 from tailshift.evaluation.summary import Summary
-from tailshift.report.rows import (
+from tailshift.report.tables import (
     Cell,
     best_in,
     columns_of,

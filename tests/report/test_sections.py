@@ -5,7 +5,7 @@ import json
 import plotly.graph_objects as go
 
 from tailshift.evaluation.summary import Summary
-from tailshift.report.sections import lead, script_json
+from tailshift.report.page.page import lead, script_json
 
 
 def test_script_json__cannot_end_its_script_element() -> None:

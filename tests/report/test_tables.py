@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from tailshift.evaluation.summary import Summary
-from tailshift.priors import PAPER_TARGETS
 from tailshift.report.tables import (
     summary_table,
     target_label,
@@ -16,6 +15,7 @@ from tailshift.report.tables import (
     to_markdown,
     write_csv,
 )
+from tailshift.targets import PAPER_TARGETS
 
 NAN = math.nan
 

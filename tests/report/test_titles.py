@@ -1,7 +1,7 @@
 """Runs of one method that differ in a setting are told apart."""
 
 from tailshift.methods import METHODS
-from tailshift.report.titles import distinct_titles
+from tailshift.report.runs import distinct_titles
 
 
 def test_distinct_titles__only_what_differs() -> None:

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tailshift.losses import Processes
-from tailshift.training.accumulation import (
+from tailshift.processes import Processes
+from tailshift.training.step import (
+    Mixed,
     joined,
     micro_batches,
     output_gradients,
     outputs_without_gradient,
 )
-from tailshift.training.mixing import Mixed
 
 
 def _mixed(size: int) -> Mixed:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tailshift.training.anomaly import NotFiniteError, Place, detecting_anomalies
+from tailshift.runs.directory import NotFiniteError
+from tailshift.training.loop import Place, detecting_anomalies
 
 
 class _Root(nn.Module):

@@ -9,7 +9,7 @@ import tailshift as ts
 from tailshift import priors
 from tailshift.data import Augmentation, DigitsLT, MemorySplit
 from tailshift.losses import sade_priors
-from tailshift.methods.expert_shares import aggregate_prior
+from tailshift.methods.sade import aggregate_prior
 from tailshift.models import ExpertHead, build_model
 from tailshift.training.expert_views import adapt_experts, expert_views
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from tailshift.data import DigitsLT, FileSplit, LongTailedData, MemorySplit
-from tailshift.data.decoding import ImageFiles
-from tailshift.training.hold_out import with_validation
+from tailshift.data.images import ImageFiles
+from tailshift.training.train import with_validation
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 
 import tailshift as ts
 from tailshift.data import Batch
-from tailshift.training.checkpoint import read_position
-from tailshift.training.loop import Trainer
-from tailshift.training.mixing import Mixed
-from tailshift.training.progress import TrainingProgress
-from tailshift.training.run import WEIGHTS
+from tailshift.runs.checkpoint import read_position
+from tailshift.runs.run import WEIGHTS
+from tailshift.training.loop import Trainer, TrainingProgress
+from tailshift.training.step import Mixed
 
 EPOCHS, STEPS = 3, 5  # 276 images in batches of 64
 CONFIG = (f"train.epochs={EPOCHS}", "method.name=lade", "method.alpha=0.1")

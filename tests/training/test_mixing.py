@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.losses import LabelAwareSmoothing, cross_entropy_loss
-from tailshift.training.mixing import mix
-from tailshift.training.progress import TrainingProgress
-from tailshift.training.run import WEIGHTS
+from tailshift.runs.run import WEIGHTS
+from tailshift.training.loop import TrainingProgress
+from tailshift.training.step import mix
 from tailshift.training.train import build_loss
 
 TinyConfig = Callable[..., ts.RunConfig]

@@ -13,16 +13,9 @@ from torch import Tensor, nn
 
 import tailshift as ts
 from tailshift.models import build_model
+from tailshift.processes import is_sharded, load_whole_state, whole, whole_state
 from tailshift.training.distributed import build_fabric, everyone_of
-from tailshift.training.sharding import (
-    blocks,
-    check_sharding,
-    first_decides,
-    is_sharded,
-    load_whole_state,
-    whole,
-    whole_state,
-)
+from tailshift.training.sharding import blocks, check_sharding, first_decides
 
 TinyConfig = Callable[..., ts.RunConfig]
 

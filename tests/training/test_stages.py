@@ -15,7 +15,7 @@ import tailshift as ts
 from tailshift.data import DigitsLT
 from tailshift.models import NormedLinearHead
 from tailshift.models.heads import normed_linear
-from tailshift.training.run import CHECKPOINT, WEIGHTS
+from tailshift.runs.run import CHECKPOINT, WEIGHTS
 
 TinyConfig = Callable[..., ts.RunConfig]
 SECOND = {

@@ -16,8 +16,7 @@ from torch import Tensor
 import tailshift as ts
 from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
 from tailshift.training.interrupt import StopRequest
-from tailshift.training.loop import Trainer
-from tailshift.training.progress import training_progress
+from tailshift.training.loop import Trainer, training_progress
 from tailshift.training.train import build_fabric, build_trainer, new_model
 
 TinyConfig = Callable[..., ts.RunConfig]
@@ -183,7 +182,7 @@ def test_train__tells_the_model_the_image_size(
         asked.append(settings["image_size"])
         return ts.models.build_backbone(name, **settings)
 
-    monkeypatch.setattr("tailshift.training.network.build_backbone", build)
+    monkeypatch.setattr("tailshift.runs.network.build_backbone", build)
     run = ts.train(tiny_config("train.epochs=1"), output=tmp_path / "run")
     assert run.model.training is False
     assert asked == [8, 8]

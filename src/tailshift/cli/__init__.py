@@ -1,26 +1,6 @@
-"""The command line: the library's verbs."""
+"""The command line: the library's verbs, parsed and printed."""
 
-from tailshift.cli import (
-    data,
-    estimating,
-    figures,
-    listing,
-    paper,
-    serving,
-    showing,
-    training,
-)
+from tailshift.cli import list, paper, serve, show, train
 from tailshift.cli.app import app, main
 
-__all__ = [
-    "app",
-    "data",
-    "estimating",
-    "figures",
-    "listing",
-    "main",
-    "paper",
-    "serving",
-    "showing",
-    "training",
-]
+__all__ = ["app", "list", "main", "paper", "serve", "show", "train"]

@@ -19,17 +19,17 @@ from tailshift.cli.app import (
     telling_interrupts,
     write_text,
 )
-from tailshift.cli.figures import draw_paper_figure
-from tailshift.cli.training import parse_seeds
-from tailshift.recipes import load_recipe
-from tailshift.report.comparison import (
+from tailshift.cli.show import draw_paper_figure
+from tailshift.cli.train import parse_seeds
+from tailshift.paper.duration import estimate_table
+from tailshift.paper.reproduce import reproduce
+from tailshift.paper.tables import (
     comparison_latex,
     comparison_markdown,
     comparison_table,
     write_comparison_csv,
 )
-from tailshift.report.estimates import estimate_table
-from tailshift.reproduce import reproduce
+from tailshift.recipes import load_recipe
 
 
 @app.command(
@@ -122,9 +122,13 @@ def tune_command(
     data_root: DataRoot = None,
 ) -> None:
     """Search α and λ on validation data; stopped, the same command goes on."""
-    from tailshift.report.heat_map import save_heat_map  # Matplotlib takes a while
-    from tailshift.report.tuning import tuning_table, write_tuning_csv
-    from tailshift.training.tune import GRID, tune
+    from tailshift.paper.tune import (
+        GRID,
+        save_heat_map,  # Matplotlib takes a while
+        tune,
+        tuning_table,
+        write_tuning_csv,
+    )
 
     config = load_recipe(recipe, settings or ())
     with telling_interrupts():

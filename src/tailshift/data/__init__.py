@@ -1,7 +1,6 @@
 """Long-tailed data: the sets, their profiles, and loaders that can be resumed."""
 
-from tailshift.data.augmentation import Augmentation
-from tailshift.data.batches import Batch, BatchPlan, Loader
+from tailshift.data.batches import Batch, Batches, BatchPlan, Loader, StackedLoader
 from tailshift.data.benchmarks import (
     ImageNetLT,
     INaturalist2018,
@@ -10,22 +9,23 @@ from tailshift.data.benchmarks import (
 )
 from tailshift.data.check import DataCheck, check_data
 from tailshift.data.cifar import CIFAR10LT, CIFAR100LT
-from tailshift.data.dataset import DATASETS, Dataset, LongTailedData
+from tailshift.data.dataset import (
+    DATASETS,
+    PROFILES,
+    Dataset,
+    LongTailedData,
+    Split,
+    profile_counts,
+    step_counts,
+)
 from tailshift.data.digits import DigitsLT
-from tailshift.data.file_loader import BrokenImageWarning, FileLoader
-from tailshift.data.file_split import FileSplit
-from tailshift.data.image_csv import ImageCSV
-from tailshift.data.image_folder import ImageFolder
-from tailshift.data.image_list import ImageList
-from tailshift.data.image_parquet import ImageParquet
-from tailshift.data.memory import MemoryLoader, MemorySplit
-from tailshift.data.option import parse_data_option
-from tailshift.data.preparation import Preparation
-from tailshift.data.profiles import PROFILES, profile_counts, step_counts
+from tailshift.data.image_loader import BrokenImageWarning, FileLoader, FileSplit
+from tailshift.data.images import Preparation
+from tailshift.data.memory import Augmentation, MemoryLoader, MemorySplit
+from tailshift.data.own_forms import ImageCSV, ImageFolder, ImageList, parse_data_option
+from tailshift.data.parquet import ImageParquet
 from tailshift.data.randomness import Stream, sample_order
 from tailshift.data.samplers import SAMPLERS, Sampler
-from tailshift.data.split import Split
-from tailshift.data.stacked import Batches, StackedLoader
 
 __all__ = [
     "CIFAR10LT",

@@ -8,14 +8,15 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from tailshift.data.class_names import folder_names
-from tailshift.data.dataset import DATASETS, Dataset, LongTailedData
-from tailshift.data.decoding import ImageFiles
-from tailshift.data.file_data import file_data
-from tailshift.data.file_split import FileSplit
-from tailshift.data.list_files import LabelledPaths, check_every_class, read_list
-from tailshift.data.preparation import IMAGENET_MEAN, IMAGENET_STD, Preparation
-from tailshift.data.root import data_root
+from tailshift.data.dataset import DATASETS, Dataset, LongTailedData, data_root
+from tailshift.data.image_loader import FileSplit, file_data
+from tailshift.data.images import IMAGENET_MEAN, IMAGENET_STD, ImageFiles, Preparation
+from tailshift.data.list_files import (
+    LabelledPaths,
+    check_every_class,
+    folder_names,
+    read_list,
+)
 
 TransformName: TypeAlias = Literal["official", "appendix"]
 

@@ -10,12 +10,10 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from tailshift.data.dataset import DATASETS, Dataset, LongTailedData
-from tailshift.data.decoding import BrokenImageError, load_image
-from tailshift.data.file_loader import default_num_workers
-from tailshift.data.file_split import FileSplit
-from tailshift.data.option import parse_data_option
-from tailshift.data.split import Split
+from tailshift.data.dataset import DATASETS, Dataset, LongTailedData, Split
+from tailshift.data.image_loader import FileSplit, default_num_workers
+from tailshift.data.images import BrokenImageError, load_image
+from tailshift.data.own_forms import parse_data_option
 
 SAMPLED = 500
 MOST_NAMED = 10

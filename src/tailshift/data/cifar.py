@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.data.augmentation import Augmentation
 from tailshift.data.cifar_files import (
     CIFAR10,
     CIFAR100,
@@ -18,9 +17,15 @@ from tailshift.data.cifar_files import (
     read_names,
     read_split,
 )
-from tailshift.data.dataset import DATASETS, Dataset, LongTailedData
-from tailshift.data.memory import MemorySplit, image_hashes
-from tailshift.data.profiles import PROFILES, Profile, profile_counts
+from tailshift.data.dataset import (
+    DATASETS,
+    PROFILES,
+    Dataset,
+    LongTailedData,
+    Profile,
+    profile_counts,
+)
+from tailshift.data.memory import Augmentation, MemorySplit, image_hashes
 from tailshift.priors import check_imbalance_ratio
 from tailshift.registry import Registry
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.data.root import data_root
+from tailshift.data.dataset import data_root
 from tailshift.data.safe_pickle import load_plain_pickle
 
 

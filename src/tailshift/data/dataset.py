@@ -1,15 +1,176 @@
-"""What a data set is: three splits, and the class that loads them."""
+"""What a data set is: its splits, its long-tailed profile, the class that loads it."""
 
+import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from tailshift.data.split import Split
+from tailshift.data.batches import BatchPlan, Loader
+from tailshift.data.samplers import SAMPLERS, Sampler
+from tailshift.priors import check_imbalance_ratio, long_tailed_counts
 from tailshift.registry import Registry
+
+VARIABLE = "TAILSHIFT_DATA"
+
+
+def data_root(root: Path | None) -> Path:
+    """Return `root`, or the folder that ``TAILSHIFT_DATA`` names where it is None."""
+    if root is not None:
+        return root
+    if not os.environ.get(VARIABLE):
+        raise ValueError(
+            "`root` must name the folder of the data, but is None and the environment "
+            f"variable {VARIABLE} is not set. Set it, or pass --data-root DIR."
+        )
+    return Path(os.environ[VARIABLE])
+
+
+class Split(ABC):
+    """Base of the splits: in memory (`MemorySplit`) or in files (`FileSplit`)."""
+
+    labels: Tensor
+    """Class indices, int64, shape (N,)."""
+
+    mean: tuple[float, ...]
+    """Per channel, of pixels in [0, 1]."""
+
+    std: tuple[float, ...]
+    """Per channel, of pixels in [0, 1]."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    @abstractmethod
+    def in_channels(self) -> int:
+        """Channels of an image: 3 for colour, 1 for grey."""
+
+    @property
+    @abstractmethod
+    def image_size(self) -> int:
+        """Height of the loaded images, which are square."""
+
+    @abstractmethod
+    def subset(self, rows: Tensor) -> "Split":
+        """Return the split of some rows: their indices, or a mask, shape (N,)."""
+
+    @abstractmethod
+    def keys(self) -> tuple[str, ...]:
+        """Return what tells each image apart from the others, wherever it lies."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that tell which images these are, in whatever order."""
+
+    def loader(
+        self,
+        *,
+        batch_size: int,
+        training: bool,
+        seed: int = 0,
+        sampler: str | Sampler = "instance",
+        num_epochs: int = 1,
+        drop_last: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int | None = None,
+    ) -> Loader:
+        """Return a loader: shuffled and augmented for training, else in order.
+
+        Args:
+            batch_size: Of the global batch, over all ranks.
+            training: Whether images are augmented and drawn by the sampler; otherwise
+                the loader goes through the split once, in its order, as it is.
+            seed: The run's seed, for order and augmentation.
+            sampler: A name of :data:`~tailshift.data.samplers.SAMPLERS`, or one.
+            num_epochs: Epochs of the whole training, for ``progressive``.
+            drop_last: Whether to leave out the last batch where it is partial.
+            rank: This process, 0..world_size − 1.
+            world_size: Number of processes.
+            num_workers: Processes that decode images, where they are read from files;
+                0 does it in this one, None takes the cores there are.
+        """
+        chosen = SAMPLERS.get(sampler) if isinstance(sampler, str) else sampler
+        plan = BatchPlan(
+            self.labels,
+            batch_size=batch_size,
+            sampler=chosen if training else None,
+            seed=seed,
+            num_epochs=num_epochs,
+            drop_last=drop_last,
+            rank=rank,
+            world_size=world_size,
+        )
+        return self._loader(plan, training=training, num_workers=num_workers)
+
+    def _check_labels(self, num_images: int) -> None:
+        if self.labels.dtype != torch.int64 or self.labels.shape != (num_images,):
+            raise ValueError(
+                f"`labels` must be int64 of shape ({num_images},), one for each image, "
+                f"but is {self.labels.dtype} of shape {tuple(self.labels.shape)}."
+            )
+
+    @abstractmethod
+    def _loader(
+        self, plan: BatchPlan, *, training: bool, num_workers: int | None
+    ) -> Loader:
+        """Return the loader of a plan."""
+
+
+Profile: TypeAlias = Literal["exponential", "step"]
+
+PROFILES: Registry[Callable[[int, float, int], Tensor]] = Registry("profile")
+
+
+def step_counts(max_count: int, imbalance_ratio: float, num_classes: int) -> Tensor:
+    """Return the largest count for the first half of the classes, the smallest after.
+
+    With an odd number of classes the larger half is the rare one.
+
+    Args:
+        max_count: Images of a frequent class.
+        imbalance_ratio: Largest / smallest count, >= 1.
+        num_classes: C.
+
+    Returns:
+        Counts, int64, shape (C,).
+
+    Example:
+        >>> step_counts(500, 100, 5)
+        tensor([500, 500,   5,   5,   5])
+    """
+    check_imbalance_ratio(imbalance_ratio)
+    counts = torch.full((num_classes,), int(max_count / imbalance_ratio + 1e-9))
+    counts[: num_classes // 2] = max_count
+    return counts
+
+
+def profile_counts(
+    profile: str, max_count: int, imbalance_ratio: float, num_classes: int
+) -> Tensor:
+    """Return the counts of a profile by name, int64, shape (C,), each at least 1.
+
+    Example:
+        >>> profile_counts("exponential", 500, 100, 5)
+        tensor([500, 158,  50,  15,   5])
+    """
+    counts = PROFILES.get(profile)(max_count, imbalance_ratio, num_classes)
+    if counts.min() < 1:
+        raise ValueError(
+            f"`imbalance_ratio` must be <= {max_count} (the images of the largest "
+            f"class), but is {imbalance_ratio:g}: class {int(counts.argmin())} would "
+            "have no image."
+        )
+    return counts
+
+
+PROFILES.add("exponential", long_tailed_counts)
+PROFILES.add("step", step_counts)
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,10 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.data.augmentation import Augmentation
-from tailshift.data.dataset import DATASETS, Dataset, LongTailedData
-from tailshift.data.memory import MemorySplit
-from tailshift.data.profiles import PROFILES, Profile
+from tailshift.data.dataset import DATASETS, PROFILES, Dataset, LongTailedData, Profile
+from tailshift.data.memory import Augmentation, MemorySplit
 from tailshift.data.randomness import Stream, sample_order
 from tailshift.priors import check_imbalance_ratio
 

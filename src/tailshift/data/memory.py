@@ -1,18 +1,141 @@
-"""A split held in memory, and its loader: vectorised, resumable, no workers."""
+"""A split held in memory, and its loader: vectorised, augmented, without workers."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.data.augmentation import Augmentation
 from tailshift.data.batches import Batch, BatchPlan, Loader, Request
-from tailshift.data.normalisation import Normalisation
-from tailshift.data.split import Split
+from tailshift.data.dataset import Split
+from tailshift.data.randomness import Stream, hashed_below
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Crop from a zero-padded image, then mirror; the default leaves images alone.
+
+    What happens to a sample depends only on (seed, epoch, its sample id, which of its
+    servings in the epoch it is), so a batch may be split, reordered or resumed and
+    every image stays the same.
+
+    Example:
+        >>> augment = Augmentation(padding=4, flip=True)
+        >>> images = torch.zeros(2, 3, 32, 32, dtype=torch.uint8)
+        >>> augment(images, seed=0, epoch=0, sample_ids=torch.tensor([7, 9])).shape
+        torch.Size([2, 3, 32, 32])
+    """
+
+    padding: int = 0
+    """Pixels of zeros on each side; shifts are uniform in −padding..padding."""
+
+    flip: bool = False
+    """Mirror left and right with probability one half."""
+
+    def __post_init__(self) -> None:
+        if self.padding < 0:
+            raise ValueError(f"`padding` must be >= 0, but is {self.padding}.")
+
+    def __call__(
+        self,
+        images: Tensor,
+        *,
+        seed: int,
+        epoch: int,
+        sample_ids: Tensor,
+        occurrences: Tensor | None = None,
+    ) -> Tensor:
+        """Return the augmented batch.
+
+        Args:
+            images: The batch, uint8, shape (B, c, H, W); it is not changed.
+            seed: The run's seed.
+            epoch: The epoch, so that each one sees other crops.
+            sample_ids: Which sample each image is, shape (B,).
+            occurrences: Which of its servings in the epoch it is, from 0, shape (B,);
+                None is 0 for all.
+        """
+        if sample_ids.shape != images.shape[:1]:
+            raise ValueError(
+                f"`sample_ids` must be one for each of the {len(images)} images, but "
+                f"has shape {tuple(sample_ids.shape)}."
+            )
+        below = partial(
+            hashed_below,
+            sample_ids=sample_ids.numpy(),
+            seed=seed,
+            epoch=epoch,
+            occurrences=None if occurrences is None else occurrences.numpy(),
+        )
+        if self.padding:
+            shifts = 2 * self.padding + 1
+            rows = below(shifts, stream=Stream.CROP_ROW)
+            columns = below(shifts, stream=Stream.CROP_COLUMN)
+            images = self._crop(images, rows, columns)
+        if self.flip:
+            images = _flip(images, below(2, stream=Stream.FLIP))
+        return images
+
+    def _crop(
+        self, images: Tensor, rows: NDArray[np.int64], columns: NDArray[np.int64]
+    ) -> Tensor:
+        height, width = images.shape[2:]
+        pad = self.padding
+        padded = np.zeros(
+            (*images.shape[:2], height + 2 * pad, width + 2 * pad), dtype=np.uint8
+        )
+        padded[:, :, pad : pad + height, pad : pad + width] = images.numpy()
+        windows = np.lib.stride_tricks.sliding_window_view(
+            padded, (height, width), axis=(2, 3)
+        )  # (B, c, shifts, shifts, H, W), a view
+        return torch.from_numpy(windows[np.arange(len(rows)), :, rows, columns])
+
+
+def _flip(images: Tensor, coins: NDArray[np.int64]) -> Tensor:
+    """Mirror the images whose coin is 1."""
+    mirrored = torch.from_numpy(np.flatnonzero(coins))
+    return images.index_copy(0, mirrored, images.index_select(0, mirrored).flip(-1))
+
+
+class Normalisation:
+    """Map uint8 pixels to (pixel/255 − mean)/std, as one scale and one shift a channel.
+
+    Args:
+        mean: Per channel, of pixels in [0, 1].
+        std: Per channel, of pixels in [0, 1].
+
+    Example:
+        >>> pixels = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)  # (1, 1, 1, 2)
+        >>> Normalisation(mean=[0.5], std=[0.25])(pixels)
+        tensor([[[[-2.,  2.]]]])
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        if len(mean) != len(std):
+            raise ValueError(
+                f"`mean` has {len(mean)} entries but `std` has {len(std)}."
+            )
+        if min(std) <= 0:
+            raise ValueError(f"`std` must be > 0, but is {tuple(std)}.")
+        m, s = (
+            torch.tensor(v, dtype=torch.float64)[:, None, None] for v in (mean, std)
+        )
+        self._scale, self._shift = (
+            (1 / (255 * s)).float(),
+            (-m / s).float(),
+        )  # (c, 1, 1)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return float32 of the same shape.
+
+        Args:
+            images: uint8, shape (B, c, H, W) or (c, H, W).
+        """
+        return images.to(torch.float32).mul_(self._scale).add_(self._shift)
 
 
 @dataclass(frozen=True, eq=False)

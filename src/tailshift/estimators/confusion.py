@@ -1,13 +1,35 @@
-"""Confusion matrices, hard and soft, and estimators that rest on them."""
+"""Confusion matrices, hard and soft, and the estimators that rest on them."""
 
+import math
 from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
 from tailshift.estimators.base import CalibratorLike, PriorEstimator
+from tailshift.estimators.likelihood import maximise
 from tailshift.estimators.posteriors import Posteriors
 from tailshift.priors import VectorLike
+
+
+def project_to_simplex(vector: Tensor) -> Tensor:
+    r"""Return the prior nearest to a vector (C,) in Euclidean distance.
+
+    .. math:: q_c = \max(v_c - \theta, 0), \quad \theta
+              \text{ such that } \sum_c q_c = 1
+
+    [duchi2008].
+
+    Example:
+        >>> project_to_simplex(torch.tensor([0.9, 0.4, -0.5]))
+        tensor([0.7500, 0.2500, 0.0000])
+    """
+    ordered = vector.sort(descending=True).values
+    rank = torch.arange(1, len(vector) + 1, dtype=vector.dtype)
+    thresholds = (ordered.cumsum(0) - 1) / rank
+    support = int((ordered > thresholds).sum())
+    q = (vector - thresholds[support - 1]).clamp_min(0)
+    return q / q.sum()
 
 
 def predictions(posteriors: Tensor, *, is_soft: bool) -> Tensor:
@@ -105,3 +127,194 @@ def conditional(joint: Tensor) -> Tensor:
     r"""Return :math:`A_{jk} = \hat p(j | k)`; a class without samples has zeros."""
     shares = joint.sum(dim=0)
     return joint / torch.where(shares > 0, shares, 1.0)
+
+
+class BBSEEstimator(ConfusionEstimator):
+    r"""Black-box shift estimation [lipton2018], with a ridge, on the simplex.
+
+    .. math:: \min_q \|A q - \mu\|^2 + \lambda \|q - p_s\|^2
+
+    where :math:`A_{jk}` is the share of predicted class j among held-out samples of
+    class k, and :math:`\mu_j` that among the unlabelled; the solution is projected to
+    the simplex. A class without held-out samples keeps its source share.
+
+    Args:
+        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        source_prior: As above.
+        calibrator: As above.
+        is_soft: Use posteriors instead of the predicted class.
+        ridge: :math:`\lambda`; the columns of A sum to 1.
+
+    Example:
+        >>> logits = torch.randn(2000, 2).mul(2)
+        >>> labels = torch.distributions.Categorical(logits=logits).sample()
+        >>> bbse = BBSEEstimator().fit(logits, labels)
+        >>> bbse.estimate(logits[labels == 1]).round(decimals=1)
+        tensor([0., 1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        *,
+        trained_prior: VectorLike | None = None,
+        source_prior: VectorLike | None = None,
+        calibrator: CalibratorLike = "bcts",
+        is_soft: bool = True,
+        ridge: float = 1e-3,
+    ) -> None:
+        super().__init__(
+            trained_prior=trained_prior,
+            source_prior=source_prior,
+            calibrator=calibrator,
+            is_soft=is_soft,
+        )
+        self.ridge = ridge
+
+    def _solve(self, joint: Tensor, mu: Tensor) -> tuple[Tensor, int, bool]:
+        a = conditional(joint)
+        away = mu - a @ self.source_prior_  # solved for q − p_s
+        normal = a.T @ a
+        normal.diagonal().add_(self.ridge)
+        shift = torch.linalg.lstsq(normal, (a.T @ away)[:, None], driver="gelsd")
+        q = self.source_prior_ + shift.solution[:, 0]
+        return project_to_simplex(q), 1, True
+
+
+CONFIDENCE = 0.05
+MAX_BISECTIONS = 200
+
+
+class RLLSEstimator(ConfusionEstimator):
+    r"""Importance weights :math:`1 + \theta`, shrunk to 1 [azizzadenesheli2019].
+
+    .. math:: \min_\theta \|J \theta - (\mu - J \mathbf 1)\| + \Delta \|\theta\|
+
+    with the joint confusion matrix J and the shares :math:`\mu` of predicted classes;
+    :math:`\Delta = 3\beta\,(2 l / 3n + \sqrt{2 l / n})` with :math:`l = \log(2C/0.05)`
+    bounds, up to :math:`\beta`, the error of J from n held-out samples. The prior is
+    :math:`p_s (1 + \theta)`, projected to the simplex.
+
+    Args:
+        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        source_prior: As above.
+        calibrator: As above.
+        is_soft: Use posteriors instead of the predicted class.
+        beta: :math:`\beta`; the bound itself is far too wide to be used.
+
+    Example:
+        >>> logits = torch.randn(2000, 2).mul(2)
+        >>> labels = torch.distributions.Categorical(logits=logits).sample()
+        >>> rlls = RLLSEstimator().fit(logits, labels)
+        >>> rlls.estimate(logits[labels == 1]).round(decimals=1)
+        tensor([0., 1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        *,
+        trained_prior: VectorLike | None = None,
+        source_prior: VectorLike | None = None,
+        calibrator: CalibratorLike = "bcts",
+        is_soft: bool = True,
+        beta: float = 0.01,
+    ) -> None:
+        super().__init__(
+            trained_prior=trained_prior,
+            source_prior=source_prior,
+            calibrator=calibrator,
+            is_soft=is_soft,
+        )
+        self.beta = beta
+
+    def _solve(self, joint: Tensor, mu: Tensor) -> tuple[Tensor, int, bool]:
+        n, num_classes = self._held_out.num_samples, len(mu)
+        log_term = math.log(2 * num_classes / CONFIDENCE)
+        delta = 2 * log_term / (3 * n) + math.sqrt(2 * log_term / n)
+        theta, num_iter = least_norms(
+            joint, mu - joint.sum(dim=1), 3 * self.beta * delta
+        )
+        return project_to_simplex(self.source_prior_ * (1 + theta)), num_iter, True
+
+
+def least_norms(a: Tensor, b: Tensor, delta: float) -> tuple[Tensor, int]:
+    r"""Return the minimum of :math:`\|A\theta - b\| + \Delta\|\theta\|`.
+
+    It is a ridge regression whose weight r solves :math:`r \|\theta\| = \Delta \|A
+    \theta - b\|`, found by bisection on log r from one singular value decomposition.
+    """
+    u, s, v = torch.linalg.svd(a)
+    c = u.T @ b
+    outside = b.square().sum() - c.square().sum()
+
+    def solve(r: float) -> tuple[Tensor, float]:
+        x = s * c / (s.square() + r)
+        residual = (s * x - c).square().sum() + outside.clamp_min(0)
+        return x, (r * x.norm() - delta * residual.sqrt()).item()
+
+    low, high = -60.0, 60.0  # log r; θ is 0 at the upper end
+    num_iter = 0
+    while high - low > 1e-10 and num_iter < MAX_BISECTIONS:
+        middle = (low + high) / 2
+        low, high = (low, middle) if solve(math.exp(middle))[1] > 0 else (middle, high)
+        num_iter += 1
+    return v.T @ solve(math.exp(low))[0], num_iter
+
+
+class ConfusionLikelihoodEstimator(ConfusionEstimator):
+    r"""The class mix under which the shares of predicted classes are likeliest.
+
+    .. math:: \max_q N \sum_j \mu_j \log (A q)_j + (\alpha - 1) \sum_c \log q_c
+
+    over the simplex: maximum likelihood for :math:`\alpha = 1`, and MAP with a
+    Dirichlet(α) prior above. A class without held-out samples is given the mean
+    prediction of the source.
+
+    Args:
+        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        source_prior: As above.
+        calibrator: As above.
+        is_soft: Use posteriors instead of the predicted class.
+        dirichlet: :math:`\alpha`, at least 1.
+
+    Example:
+        >>> logits = torch.randn(2000, 2).mul(2)
+        >>> labels = torch.distributions.Categorical(logits=logits).sample()
+        >>> estimator = ConfusionLikelihoodEstimator(dirichlet=3.0).fit(logits, labels)
+        >>> estimator.estimate(logits[labels == 1]).round(decimals=1)
+        tensor([0., 1.], dtype=torch.float64)
+    """
+
+    def __init__(
+        self,
+        *,
+        trained_prior: VectorLike | None = None,
+        source_prior: VectorLike | None = None,
+        calibrator: CalibratorLike = "bcts",
+        is_soft: bool = True,
+        dirichlet: float = 1.0,
+    ) -> None:
+        if not dirichlet >= 1:
+            raise ValueError(f"`dirichlet` must be at least 1, but is {dirichlet:g}.")
+        super().__init__(
+            trained_prior=trained_prior,
+            source_prior=source_prior,
+            calibrator=calibrator,
+            is_soft=is_soft,
+        )
+        self.dirichlet = dirichlet
+
+    def _solve(self, joint: Tensor, mu: Tensor) -> tuple[Tensor, int, bool]:
+        a, row = conditional(joint), joint.sum(dim=1, keepdim=True)
+        # No prediction is impossible: a little of the source's goes to each class.
+        a = torch.where(joint.sum(dim=0) > 0, 0.999 * a + 0.001 * row, row)
+        rows = Posteriors.of(a + 1e-12)
+        num_samples = self._samples.num_samples
+        start = self.source_prior_[:, None]
+        found = maximise(
+            rows,
+            torch.ones_like(start),
+            start=start,
+            weights=num_samples * mu[:, None],
+            pseudo_counts=torch.full_like(start, self.dirichlet - 1),
+        )
+        return found.x[:, 0], found.num_iter, found.converged

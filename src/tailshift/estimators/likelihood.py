@@ -6,13 +6,91 @@ means
 .. math:: \frac{p_t(x)}{p_s(x)} = u(x) = \sum_c \frac{q_c}{m_c}\, p(c|x).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from tailshift.estimators.acceleration import Solution, Step, squarem
 from tailshift.estimators.posteriors import Posteriors
+
+
+class Step(NamedTuple):
+    """One EM step from x: where it leads, and how good x was."""
+
+    after: Tensor
+    """F(x), not negative, shape (K, B)."""
+    objective: Tensor
+    """What EM raises, at x, shape (B,)."""
+    error: Tensor
+    """How far x is from the fixed point, shape (B,)."""
+
+
+StepFunction: TypeAlias = Callable[[Tensor, Tensor], Step]
+"""Takes x (K, B) and the numbers of its columns (B,)."""
+
+
+class Solution(NamedTuple):
+    """A fixed point of each column."""
+
+    x: Tensor
+    num_iter: int
+    converged: bool
+
+
+def squarem(
+    step: StepFunction, start: Tensor, *, tolerance: float, max_iter: int
+) -> Solution:
+    r"""Iterate F to its fixed point, extrapolating over pairs of steps.
+
+    With :math:`r = F(x) - x`, :math:`v = F(F(x)) - F(x) - r` and
+    :math:`a = \|r\| / \|v\|`,
+
+    .. math:: x \leftarrow F(x + 2 a r + a^2 v),
+
+    unless that lowers the objective below that of x, when the plain second step is
+    taken instead: like EM it never falls [varadhan2008]. A column that has converged
+    rests while the others go on.
+
+    Args:
+        step: F; it takes any positive x, and makes sums to 1 what must.
+        start: Where each column starts, positive, shape (K, B).
+        tolerance: A column has converged once its error is not above this.
+        max_iter: Most evaluations of F.
+    """
+    x = start.clone()
+    active = torch.arange(x.shape[1])
+    num_iter = 0
+    while num_iter + 3 <= max_iter:
+        x0 = x[:, active]
+        first = step(x0, active)
+        num_iter += 1
+        x[:, active] = first.after
+        going = first.error > tolerance
+        if not going.any():
+            return Solution(x, num_iter, True)
+        active, x0, first = active[going], x0[:, going], _columns(first, going)
+        second = step(first.after, active)
+        leap = _extrapolate(x0, first.after, second.after)
+        third = step(leap, active)
+        num_iter += 2
+        better = third.objective >= first.objective  # False for NaN too
+        x[:, active] = torch.where(better, third.after, second.after)
+    return Solution(x, num_iter, False)
+
+
+def _columns(step: Step, chosen: Tensor) -> Step:
+    return Step(step.after[:, chosen], step.objective[chosen], step.error[chosen])
+
+
+def _extrapolate(x0: Tensor, x1: Tensor, x2: Tensor) -> Tensor:
+    r, v = x1 - x0, (x2 - x1) - (x1 - x0)
+    ratio = r.norm(dim=0) / v.norm(dim=0).clamp_min(1e-300)
+    a = ratio.clamp(1.0, 1e4)  # a = 1 is the plain second step
+    leap = x0 + 2 * a * r + a**2 * v
+    return torch.where(leap > 0, leap, 0.1 * x2)  # towards 0, but not beyond
+
 
 TINY = 1e-300
 
@@ -110,3 +188,97 @@ def maximise(
 
     found = squarem(step, start, tolerance=tolerance, max_iter=max_iter)
     return found._replace(x=normalised(found.x))
+
+
+def maximise_jointly(
+    samples: Posteriors,
+    held_out: Posteriors,
+    *,
+    start: Tensor,
+    denominator: Tensor,
+    pseudo_counts: Tensor,
+    weights: Tensor | None = None,
+    held_out_weights: Tensor | None = None,
+    tolerance: float = 1e-7,
+    max_iter: int = 3000,
+) -> Solution:
+    r"""Maximise the joint likelihood plus :math:`\sum_c a_c \log q_c`.
+
+    Each step is EM's in q, and takes for m the mean posterior under what the
+    likelihood makes of the source distribution, in which every sample x, of either
+    kind, weighs :math:`1 / (n_s (1 + \rho u(x)))`. Neither lowers the likelihood.
+
+    Args:
+        samples: Unlabelled posteriors, N of them.
+        held_out: Held-out posteriors, n of them.
+        start: The first q, shape (C, B).
+        denominator: The first m, shape (C, B) or (C, 1).
+        pseudo_counts: a, shape (C, B).
+        weights: How much each unlabelled sample counts, (N, B); 1 where not given.
+        held_out_weights: The same of the held-out samples, (n, B).
+        tolerance: Sum of the changes in q and m below which a column has converged.
+        max_iter: Most passes over the data.
+
+    Returns:
+        q above m, shape (2C, B).
+    """
+    columns = start.shape[1]
+    n_t = total(samples, weights).expand(columns)
+    n_s = total(held_out, held_out_weights).expand(columns)
+
+    def step(x: Tensor, active: Tensor) -> Step:
+        q, m = (normalised(half) for half in x.chunk(2))
+        a, w = pseudo_counts[:, active], q / m.clamp_min(TINY)
+        t, s = n_t[active], n_s[active]
+        gain, of_t, value_t = _pass(samples, w, _pick(weights, active), t / s, True)
+        _, of_s, value_s = _pass(
+            held_out, w, _pick(held_out_weights, active), t / s, False
+        )
+        shares = (w * gain + a) / (t + a.sum(dim=0))
+        objective = value_t + value_s + torch.xlogy(a, q).sum(dim=0)
+        after = torch.cat([normalised(shares), normalised(of_t + of_s)])
+        error = (after - torch.cat([q, m])).abs().sum(dim=0)
+        return Step(after, objective, error)
+
+    x = torch.cat([start, denominator.expand_as(start)])
+    found = squarem(step, x, tolerance=tolerance, max_iter=max_iter)
+    return found._replace(x=torch.cat([normalised(h) for h in found.x.chunk(2)]))
+
+
+def joint_scores(u: Tensor, ratio: float, *, is_target: bool) -> Tensor:
+    """Return each sample's term of the likelihood from its density ratio u."""
+    log_ratio = torch.log1p(ratio * u)
+    return (ratio * u).clamp_min(TINY).log() - log_ratio if is_target else -log_ratio
+
+
+def _pick(weights: Tensor | None, active: Tensor) -> Tensor | None:
+    return None if weights is None else weights[:, active]
+
+
+def _pass(
+    samples: Posteriors,
+    w: Tensor,
+    weights: Tensor | None,
+    ratio: Tensor,
+    is_target: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Σ v p/u and Σ v p/(1 + ρu), both (C, B), and the log-likelihood (B,)."""
+    gain, mean = torch.zeros_like(w), torch.zeros_like(w)
+    value = torch.zeros(w.shape[1], dtype=torch.float64)
+    start = 0
+    for p in samples:
+        # Sums are float64; inside a block, the dtype of the posteriors will do.
+        u = (p @ w.to(p.dtype)).clamp_min_(torch.finfo(p.dtype).tiny)  # (rows, B)
+        scaled = ratio.to(p.dtype) * u
+        inverse = (1 + scaled).reciprocal_()
+        terms = (scaled * inverse).log_() if is_target else inverse.log()
+        gained = u.reciprocal_()
+        if weights is not None:
+            v = weights[start : start + len(p)].to(p.dtype)
+            inverse, terms, gained = v * inverse, v * terms, v * gained
+        mean += p.T @ inverse
+        value += terms.sum(dim=0)
+        if is_target:
+            gain += p.T @ gained
+        start += len(p)
+    return gain, mean, value

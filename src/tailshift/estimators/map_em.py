@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from tailshift.estimators.base import CalibratorLike
-from tailshift.estimators.joint_tilt import joint_gamma
+from tailshift.estimators.likelihood import joint_scores, maximise_jointly
 from tailshift.estimators.posteriors import Posteriors
-from tailshift.estimators.tilt import TiltEstimator, tilted
-from tailshift.estimators.two_samples import joint_scores, maximise_jointly
+from tailshift.estimators.tilt import TiltEstimator, joint_gamma, tilted
 from tailshift.priors import VectorLike, as_prior, uniform
 
 STRENGTHS = (0.0, 10.0, 30.0, 1e2, 3e2, 1e3, 3e3, 1e4, 1e6)
@@ -35,7 +34,7 @@ class MAPEstimator(TiltEstimator):
     .. math:: \max_q \ell(q) + A \sum_c g_c \log q_c
 
     where :math:`\ell` is the likelihood of the held-out and the unlabelled samples
-    together (:mod:`~tailshift.estimators.two_samples`), g the centre and A the strength
+    together (:mod:`~tailshift.estimators.likelihood`), g the centre and A the strength
     in samples. The strength is chosen by five-fold cross-validation of that likelihood,
     which needs no label of the target: the largest of all strengths that are not
     significantly worse than the best (5 %, one-sided). So the estimate stays with the

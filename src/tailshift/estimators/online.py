@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tailshift.checks import ArrayLike
 from tailshift.estimators.base import CalibratorLike
 from tailshift.estimators.likelihood import maximise
 from tailshift.estimators.posteriors import Logits, Posteriors
 from tailshift.estimators.tilt import TiltEstimator, tilted
-from tailshift.predictions import ArrayLike
 from tailshift.priors import VectorLike
 
 HALF_LIVES = 6  # what is older weighs less than 2 % and is dropped

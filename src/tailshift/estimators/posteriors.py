@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.predictions import ArrayLike, as_tensor, check_logits
+from tailshift.checks import ArrayLike, as_tensor, check_logits
 
 Logits: TypeAlias = ArrayLike | Iterable[ArrayLike]
 """Logits (N, C) at once, or an iterable of such chunks, which is read once."""

@@ -1,16 +1,95 @@
 r"""The tilt: a target prior :math:`p_s^\gamma` with one parameter to estimate."""
 
+import copy
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from scipy.stats import t as student_t
 from torch import Tensor
 
+from tailshift.calibration import Calibrator
 from tailshift.estimators.base import PriorEstimator
-from tailshift.estimators.jackknife import jackknife_variance
-from tailshift.estimators.likelihood import TINY, sum_over, total
+from tailshift.estimators.likelihood import (
+    TINY,
+    joint_scores,
+    maximise_jointly,
+    sum_over,
+    total,
+)
 from tailshift.estimators.posteriors import Posteriors
+
+NUM_GROUPS = 10
+REFIT_ELEMENTS = 2**20  # with more held-out posteriors the calibrator is sure enough
+TARGET_ELEMENTS = 2**21  # of unlabelled posteriors that changes are measured on
+
+
+def jackknife_variance(
+    estimate: Callable[[Posteriors, Tensor], float],
+    samples: Posteriors,
+    held_out: Posteriors,
+    labels: Tensor,
+    calibrator: Calibrator | None,
+) -> tuple[float, int]:
+    r"""Return the variance of an estimate over held-out samples, and its freedom.
+
+    .. math:: \frac{G-1}{G} \sum_k (\hat\gamma_{(k)} - \bar\gamma)^2
+
+    where :math:`\hat\gamma_{(k)}` is the estimate without group k of the held-out
+    samples, both for the denominator and for a calibrator fitted anew on top of the
+    first.
+
+    Args:
+        estimate: Takes unlabelled posteriors and a denominator (C, 1).
+        samples: Unlabelled posteriors.
+        held_out: Held-out posteriors.
+        labels: Their labels.
+        calibrator: What made the posteriors; it is copied.
+    """
+    generator = torch.Generator().manual_seed(0)
+    n = held_out.num_samples
+    num_groups = min(NUM_GROUPS, n)
+    if num_groups < 2:
+        return 0.0, 1
+    group = torch.randperm(n, generator=generator) % num_groups
+    if held_out.num_samples * held_out.num_classes > REFIT_ELEMENTS:
+        calibrator = None
+    target = _some(samples, generator)
+    known = torch.cat(list(held_out))
+    values = []
+    for k in range(num_groups):
+        kept = group != k
+        again = _calibrated_again(calibrator, known[kept], labels[kept])
+        m = again(known[kept]).mean(dim=0)[:, None].clamp_min(1e-30)
+        values.append(estimate(Posteriors.of(again(target)), m))
+    spread = torch.tensor(values, dtype=torch.float64).var(correction=0)
+    return (num_groups - 1) * spread.item(), num_groups - 1
+
+
+def _calibrated_again(
+    calibrator: Calibrator | None, posteriors: Tensor, labels: Tensor
+) -> Callable[[Tensor], Tensor]:
+    """Return what a calibrator fitted to posteriors and labels does to posteriors."""
+    if calibrator is None:
+        return lambda p: p
+    fitted = copy.deepcopy(calibrator)
+    fitted.fit(posteriors.log(), labels)
+
+    def again(p: Tensor) -> Tensor:
+        logits: Tensor = fitted.transform(p.log())
+        return logits.softmax(dim=1)
+
+    return again
+
+
+def _some(samples: Posteriors, generator: torch.Generator) -> Tensor:
+    most = max(1, TARGET_ELEMENTS // samples.num_classes)
+    if samples.num_samples <= most:
+        return torch.cat(list(samples))
+    order = torch.randperm(samples.num_samples, generator=generator)
+    return samples.rows(order[:most])
+
 
 BOUND = 4.0  # γ is sought in [−4, 4]
 GRID = 33
@@ -166,3 +245,60 @@ class TiltEstimator(PriorEstimator):
         is_sure = of_held_out <= 1e-12 * variance  # of what the held-out data say
         freedom = math.inf if is_sure else dof * (variance / of_held_out) ** 2
         return float(student_t.ppf(0.975, freedom)) * math.sqrt(variance)
+
+
+REACH, STEPS = 0.75, 11  # γ is sought this far on either side, on so many points
+FIXED = 1e12  # pseudo-counts that leave q where it is
+
+
+def joint_gamma(
+    samples: Posteriors,
+    held_out: Posteriors,
+    source_prior: Tensor,
+    denominator: Tensor,
+    gamma: float,
+) -> float:
+    r"""Return the γ near a given one that makes both samples likeliest.
+
+    The denominator m is free: each γ is judged with the m that suits it best. Where
+    held-out samples are few this errs less than γ with their mean posterior put in.
+
+    Args:
+        samples: Unlabelled posteriors.
+        held_out: Held-out posteriors.
+        source_prior: :math:`p_s`, shape (C,).
+        denominator: The first m, shape (C, 1).
+        gamma: Where to search.
+    """
+    offsets = torch.linspace(-REACH, REACH, STEPS, dtype=torch.float64)
+    gammas = (gamma + offsets).clamp(-BOUND, BOUND)
+    q = tilted(source_prior, gammas)  # (C, steps)
+    found = maximise_jointly(
+        samples,
+        held_out,
+        start=q,
+        denominator=denominator,
+        pseudo_counts=FIXED * q,
+        tolerance=1e-4,
+        max_iter=200,
+    )
+    w = q / found.x.chunk(2)[1]
+    ratio = samples.num_samples / held_out.num_samples
+    values = torch.zeros(STEPS, dtype=torch.float64)
+    for part, is_target in ((samples, True), (held_out, False)):
+        for p in part:
+            values += joint_scores(p.double() @ w, ratio, is_target=is_target).sum(
+                dim=0
+            )
+    return _peak(gammas, values)
+
+
+def _peak(x: Tensor, values: Tensor) -> float:
+    """Return where the parabola through the best point and its neighbours peaks."""
+    k = int(values.argmax())
+    if k in (0, len(x) - 1):
+        return x[k].item()
+    left, top, right = values[k - 1 : k + 2].tolist()
+    curvature = left - 2 * top + right
+    step = (x[k + 1] - x[k]).item()
+    return x[k].item() + (step * (left - right) / (2 * curvature) if curvature else 0.0)

@@ -3,7 +3,7 @@
 from tailshift.evaluation.records import AS_IS, Record, evaluate
 from tailshift.evaluation.sampling import Sampling, TestSet, draw_test_set
 from tailshift.evaluation.summary import Summary, summarise
-from tailshift.evaluation.targets import (
+from tailshift.targets import (
     exact_prior,
     read_counts,
     resolve_target,

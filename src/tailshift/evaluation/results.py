@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from tailshift.config import RunConfig
-from tailshift.evaluation.kept import kept_name
 from tailshift.evaluation.records import evaluate
-from tailshift.files import atomic_write
-from tailshift.priors import PAPER_TARGETS
 from tailshift.recipes import load_recipe
-from tailshift.training import Run
+from tailshift.runs.index import kept_name
+from tailshift.runs.run import Run
+from tailshift.storage import atomic_write
+from tailshift.targets import PAPER_TARGETS
 
 COLUMNS = (
     "recipe",

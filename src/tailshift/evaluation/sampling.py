@@ -6,14 +6,14 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from tailshift.evaluation.targets import (
+from tailshift.priors import counts_from_labels, from_counts
+from tailshift.targets import (
     Target,
     describe,
     exact_prior,
     resolve_target,
     shifted_subset,
 )
-from tailshift.priors import counts_from_labels, from_counts
 
 Sampling: TypeAlias = Literal["first", "random", "reweighted"]
 """``"first"``: the first :math:`n_c` samples of each class in file order, as the paper.
@@ -48,7 +48,7 @@ def draw_test_set(
 
     For ``"first"`` and ``"random"`` a sample counts 1 or 0, and
     :math:`p_t(c) = n_c / \sum_j n_j` with the counts of
-    :func:`~tailshift.evaluation.targets.resolve_target`. For ``"reweighted"`` sample
+    :func:`~tailshift.targets.resolve_target`. For ``"reweighted"`` sample
     :math:`i` counts in proportion to :math:`p_t(y_i) / n_{y_i}`, with :math:`n_c` the
     test samples of class c and :math:`p_t` not rounded to whole samples. A weighted
     mean is then the expectation over random subsets, without their variance.

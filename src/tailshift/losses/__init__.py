@@ -1,6 +1,7 @@
 """Losses: one concept a file, the function that carries the equation and its module."""
 
 from tailshift.losses.balanced_softmax import BalancedSoftmaxLoss, balanced_softmax_loss
+from tailshift.losses.base import Reduction, loss_over_processes
 from tailshift.losses.bilateral import BilateralLoss, bilateral_loss
 from tailshift.losses.class_balanced import (
     ClassBalancedCrossEntropyLoss,
@@ -12,25 +13,25 @@ from tailshift.losses.class_balanced import (
 from tailshift.losses.cross_entropy import CrossEntropyLoss, cross_entropy_loss
 from tailshift.losses.discriminative_centroids import centroid_loss
 from tailshift.losses.focal import FocalLoss, focal_loss
-from tailshift.losses.label_aware_smoothing import (
-    LabelAwareSmoothing,
-    label_smoothing_factors,
-    smooth_labels,
-    smoothed_loss,
-)
 from tailshift.losses.lade import LADELoss, lade_ce_loss, lade_loss
 from tailshift.losses.lader import lader
 from tailshift.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from tailshift.losses.logit_adjusted import LogitAdjustedLoss, logit_adjusted_loss
 from tailshift.losses.mixup import mixup, mixup_loss
-from tailshift.losses.processes import Processes, loss_over_processes
-from tailshift.losses.reduction import Reduction
 from tailshift.losses.sade import SADELoss, inverse_prior, sade_loss, sade_priors
-from tailshift.losses.soft_targets import SoftTargetLoss, soft_target_loss
+from tailshift.losses.soft_targets import (
+    LabelAwareSmoothing,
+    SoftTargetLoss,
+    label_smoothing_factors,
+    smooth_labels,
+    smoothed_loss,
+    soft_target_loss,
+)
 from tailshift.losses.weighted_cross_entropy import (
     WeightedCrossEntropyLoss,
     weighted_cross_entropy_loss,
 )
+from tailshift.processes import Processes
 
 __all__ = [
     "BalancedSoftmaxLoss",

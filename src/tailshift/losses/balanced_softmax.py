@@ -3,9 +3,14 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.batch import check_batch, check_logits, check_num_classes
-from tailshift.losses.prior_module import PriorModule
-from tailshift.losses.reduction import Reduction, check_reduction
+from tailshift.losses.base import (
+    PriorModule,
+    Reduction,
+    check_batch,
+    check_logits,
+    check_num_classes,
+    check_reduction,
+)
 from tailshift.priors import VectorLike, as_prior
 
 

@@ -3,8 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tailshift.losses.batch import check_batch
-from tailshift.losses.reduction import Reduction
+from tailshift.losses.base import Reduction, check_batch
 
 
 def bilateral_loss(

@@ -6,12 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.batch import check_batch, check_logits, check_num_classes
-from tailshift.losses.class_vectors import as_class_counts, weigh
+from tailshift.losses.base import (
+    Reduction,
+    VectorModule,
+    as_class_counts,
+    check_batch,
+    check_logits,
+    check_not_negative,
+    check_num_classes,
+    check_reduction,
+    check_share,
+    reduce,
+    weigh,
+)
 from tailshift.losses.focal import focal_from_cross_entropy, softmax_focal
-from tailshift.losses.reduction import Reduction, check_reduction, reduce
-from tailshift.losses.settings import check_not_negative, check_share
-from tailshift.losses.vector_module import VectorModule
 from tailshift.losses.weighted_cross_entropy import (
     WeightedCrossEntropyLoss,
     weighted_cross_entropy_loss,

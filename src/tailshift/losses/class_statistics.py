@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from tailshift.losses.processes import Processes
+from tailshift.processes import Processes
 
 
 class ClassStatistics(NamedTuple):

@@ -3,8 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tailshift.losses.batch import check_batch, check_logits
-from tailshift.losses.reduction import Reduction, check_reduction
+from tailshift.losses.base import Reduction, check_batch, check_logits, check_reduction
 
 
 def cross_entropy_loss(

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.processes import Processes
-from tailshift.losses.settings import check_not_negative
+from tailshift.losses.base import check_not_negative
+from tailshift.processes import Processes
 
 
 def centroid_loss(

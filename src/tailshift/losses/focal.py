@@ -4,11 +4,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.batch import check_batch, check_logits, check_num_classes
-from tailshift.losses.class_vectors import as_weights, weigh, weights_for
-from tailshift.losses.reduction import Reduction, check_reduction, reduce
-from tailshift.losses.settings import check_not_negative
-from tailshift.losses.vector_module import VectorModule
+from tailshift.losses.base import (
+    Reduction,
+    VectorModule,
+    as_weights,
+    check_batch,
+    check_logits,
+    check_not_negative,
+    check_num_classes,
+    check_reduction,
+    reduce,
+    weigh,
+    weights_for,
+)
 from tailshift.priors import VectorLike
 
 

@@ -4,9 +4,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
-from tailshift.losses.batch import (
+from tailshift.losses.base import (
+    PriorModule,
+    Reduction,
     check_batch,
     check_logits,
+    check_not_negative,
     check_num_classes,
     check_part,
 )
@@ -18,11 +21,8 @@ from tailshift.losses.lader import (
     importance_weights,
     lader_from_statistics,
 )
-from tailshift.losses.prior_module import PriorModule
-from tailshift.losses.processes import Processes
-from tailshift.losses.reduction import Reduction
-from tailshift.losses.settings import check_not_negative
 from tailshift.priors import VectorLike, as_prior
+from tailshift.processes import Processes
 
 
 def lade_ce_loss(

@@ -6,10 +6,8 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from tailshift.losses.batch import check_batch
+from tailshift.losses.base import check_batch, check_not_negative, check_weights
 from tailshift.losses.class_statistics import ClassStatistics, class_statistics
-from tailshift.losses.class_vectors import check_weights
-from tailshift.losses.settings import check_not_negative
 from tailshift.priors import VectorLike, as_prior
 
 LADERMode: TypeAlias = Literal["paper", "self_normalised", "official"]

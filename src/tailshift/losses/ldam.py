@@ -4,16 +4,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.batch import check_batch, check_logits, check_num_classes
-from tailshift.losses.class_vectors import (
+from tailshift.losses.base import (
+    Reduction,
+    VectorModule,
     as_class_counts,
     as_weights,
+    check_batch,
+    check_logits,
+    check_not_negative,
+    check_num_classes,
+    check_positive,
+    check_reduction,
+    reduce,
     weigh,
     weights_for,
 )
-from tailshift.losses.reduction import Reduction, check_reduction, reduce
-from tailshift.losses.settings import check_not_negative, check_positive
-from tailshift.losses.vector_module import VectorModule
 from tailshift.priors import VectorLike
 
 

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from tailshift.losses.settings import check_share
-from tailshift.losses.soft_targets import Loss
+from tailshift.losses.base import Loss, check_share
 
 
 def mixup(

@@ -4,10 +4,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.batch import check_batch, check_num_classes
-from tailshift.losses.prior_module import PriorModule
-from tailshift.losses.reduction import Reduction, check_reduction, reduce
-from tailshift.losses.settings import check_not_negative
+from tailshift.losses.base import (
+    PriorModule,
+    Reduction,
+    check_batch,
+    check_not_negative,
+    check_num_classes,
+    check_reduction,
+    reduce,
+)
 from tailshift.priors import VectorLike, as_prior
 
 NUM_EXPERTS = 3

@@ -1,15 +1,24 @@
-"""Soft targets for any loss that is defined on labels: the expected loss."""
+"""Soft targets for any loss that is defined on labels, and label-aware smoothing."""
 
+import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
 
-from tailshift.losses.reduction import Reduction, check_reduction, reduce
-
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""What maps logits (N, C) and labels (N,) to a scalar or to one value a sample."""
+from tailshift.losses.base import (
+    Loss,
+    Reduction,
+    VectorModule,
+    as_class_counts,
+    check_reduction,
+    check_share,
+    loss_over_processes,
+    reduce,
+)
+from tailshift.priors import VectorLike, as_vector
+from tailshift.processes import Processes
 
 
 def soft_target_loss(
@@ -90,3 +99,166 @@ class SoftTargetLoss(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the expected loss of logits (N, C) and targets (N, C)."""
         return soft_target_loss(self.loss, logits, targets, reduction=self.reduction)
+
+
+SmoothingShape: TypeAlias = Literal["concave", "linear", "convex"]
+
+
+def label_smoothing_factors(
+    class_counts: VectorLike,
+    *,
+    head: float = 0.4,
+    tail: float = 0.1,
+    shape: SmoothingShape = "concave",
+) -> Tensor:
+    r"""Return how much of each class's label is given away, float64, shape (C,).
+
+    .. math:: \epsilon_c = \epsilon_{tail} + (\epsilon_{head} - \epsilon_{tail})
+        \cdot g\Bigl( \frac{n_c - n_{min}}{n_{max} - n_{min}} \Bigr)
+
+    [zhong2021], with :math:`g(t) = \sin(\pi t / 2)` (``"concave"``), :math:`t`
+    (``"linear"``) or :math:`1 - \cos(\pi t / 2)` (``"convex"``). Where all counts are
+    equal there is no head, and every factor is ``tail``.
+
+    Args:
+        class_counts: :math:`n_c`, not negative, shape (C,).
+        head: Factor of the most frequent class, in [0, 1].
+        tail: Factor of the rarest class, in [0, 1].
+        shape: ``"concave"``, ``"linear"`` or ``"convex"``.
+
+    Example:
+        >>> label_smoothing_factors([50, 30, 10])
+        tensor([0.4000, 0.3121, 0.1000], dtype=torch.float64)
+    """
+    check_share("head", head)
+    check_share("tail", tail)
+    if shape not in get_args(SmoothingShape):
+        raise ValueError(
+            f"`shape` must be 'concave', 'linear' or 'convex', but is {shape!r}."
+        )
+    n = as_class_counts(class_counts, positive=False)
+    spread = n.max() - n.min()
+    t = (n - n.min()) / torch.where(spread > 0, spread, torch.ones_like(spread))
+    if shape == "concave":
+        t = torch.sin(math.pi / 2 * t)
+    elif shape == "convex":
+        t = 1 - torch.cos(math.pi / 2 * t)
+    return tail + (head - tail) * t
+
+
+def smooth_labels(labels: Tensor, factors: VectorLike) -> Tensor:
+    r"""Return soft targets: :math:`1 - \epsilon_y` on the label, the rest shared.
+
+    Each other class gets :math:`\epsilon_y / (C - 1)`, as [zhong2021] writes; the
+    published code shares among all classes, the label included.
+
+    Args:
+        labels: :math:`y`, class indices, shape (N,).
+        factors: :math:`\epsilon`, from :func:`label_smoothing_factors`, shape (C,).
+
+    Example:
+        >>> smooth_labels(torch.tensor([0, 2]), [0.4, 0.2, 0.1])
+        tensor([[0.6000, 0.2000, 0.2000],
+                [0.0500, 0.0500, 0.9000]], dtype=torch.float64)
+    """
+    epsilon = _check_factors(factors).to(labels.device)  # (C,)
+    num_classes, y = len(epsilon), labels.long()
+    own = epsilon.index_select(0, y)[:, None]  # (N, 1)
+    shared = (own / (num_classes - 1)).expand(-1, num_classes)
+    return shared.scatter(1, y[:, None], 1 - own)
+
+
+def smoothed_loss(
+    loss: Loss, logits: Tensor, labels: Tensor, factors: VectorLike
+) -> Tensor:
+    r"""Return any loss under smoothed labels, reduced as ``loss`` reduces it.
+
+    .. math:: \sum_c q_c\, \ell(f, c) = \ell(f, y) + \epsilon_y \Bigl(
+        \frac{1}{C - 1} \sum_{c \ne y} \ell(f, c) - \ell(f, y) \Bigr)
+
+    with the targets :math:`q` of :func:`smooth_labels`. Where a loss has a part that
+    looks at the whole batch, as LADE's regulariser, that part keeps the hard labels.
+
+    Args:
+        loss: A module of this package, or a function that gives one value a sample;
+            see :func:`~tailshift.losses.soft_targets.class_losses` for the price.
+        logits: :math:`f`, shape (N, C), or what else ``loss`` takes.
+        labels: :math:`y`, class indices, shape (N,).
+        factors: :math:`\epsilon`, shape (C,).
+
+    Example:
+        >>> from tailshift.losses import CrossEntropyLoss
+        >>> logits = torch.tensor([[2.0, 1.0, 0.0]])
+        >>> smoothed_loss(
+        ...     CrossEntropyLoss(), logits, torch.tensor([0]), [0.4, 0.2, 0.1]
+        ... )
+        tensor(1.0076)
+    """
+    value = loss(logits, labels)
+    change = _smoothing(loss, logits, labels, _check_factors(factors))
+    if value.ndim == 0:
+        change = reduce(change, getattr(loss, "reduction", "mean"))
+    return value + change
+
+
+def _smoothing(loss: Loss, logits: Tensor, labels: Tensor, epsilon: Tensor) -> Tensor:
+    """Return by how much smoothing changes the loss of each sample, shape (N,)."""
+    losses, y = class_losses(loss, logits), labels.long()  # (N, C), (N,)
+    if len(epsilon) != losses.shape[1]:
+        raise ValueError(
+            f"`factors` has {len(epsilon)} entries "
+            f"but `logits` has {losses.shape[1]} classes."
+        )
+    own = losses.gather(1, y[:, None]).squeeze(1)
+    others = (losses.sum(1) - own) / (losses.shape[1] - 1)
+    return epsilon.to(losses).index_select(0, y) * (others - own)
+
+
+def _check_factors(factors: VectorLike) -> Tensor:
+    epsilon = as_vector(factors, "factors")
+    if len(epsilon) < 2:
+        raise ValueError("`factors` must be for at least 2 classes, but is for 1.")
+    return epsilon
+
+
+class LabelAwareSmoothing(VectorModule):
+    """Module form of :func:`smoothed_loss` around a loss; the factors are a buffer.
+
+    Example:
+        >>> from tailshift.losses import CrossEntropyLoss
+        >>> loss = LabelAwareSmoothing(CrossEntropyLoss(), [50, 30, 10])
+        >>> loss(torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([0]))
+        tensor(1.0076)
+    """
+
+    factors: Tensor
+
+    def __init__(
+        self,
+        loss: Loss,
+        class_counts: VectorLike,
+        *,
+        head: float = 0.4,
+        tail: float = 0.1,
+        shape: SmoothingShape = "concave",
+    ) -> None:
+        super().__init__()
+        self.loss = loss
+        epsilon = label_smoothing_factors(
+            class_counts, head=head, tail=tail, shape=shape
+        )
+        self.register_buffer("factors", _check_factors(epsilon))
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of logits (N, C) and labels (N,)."""
+        return smoothed_loss(self.loss, logits, labels, self.factors)
+
+    def over_processes(
+        self, logits: Tensor, labels: Tensor, processes: Processes
+    ) -> Tensor:
+        """Return what averages over processes to the loss of all their samples."""
+        value = loss_over_processes(self.loss, logits, labels, processes)
+        change = value.new_zeros(0)
+        if len(labels):
+            change = _smoothing(self.loss, logits, labels, self.factors)
+        return value + processes.mean(change.to(value.dtype))

@@ -5,21 +5,19 @@ from tailshift.methods.bbn import BBN
 from tailshift.methods.causal_norm import CausalNorm
 from tailshift.methods.cb_focal import ClassBalancedFocal
 from tailshift.methods.crt import CRT
-from tailshift.methods.decoupled import Decoupled
 from tailshift.methods.focal import Focal
 from tailshift.methods.lade import LADE
 from tailshift.methods.ldam import LDAM
 from tailshift.methods.ldam_drw import LDAMDRW
 from tailshift.methods.logit_adjustment import LogitAdjustment
 from tailshift.methods.lws import LWS
-from tailshift.methods.method import METHODS, Method
+from tailshift.methods.method import METHODS, Decoupled, Method, Stage
 from tailshift.methods.ncm import NCM
 from tailshift.methods.oltr import OLTR
 from tailshift.methods.resampled_softmax import ResampledSoftmax
 from tailshift.methods.reweighted_softmax import ReweightedSoftmax
 from tailshift.methods.sade import SADE
 from tailshift.methods.softmax import Softmax
-from tailshift.methods.stage import Stage
 from tailshift.methods.tau_norm import TauNorm
 
 METHODS.add("softmax", Softmax)

@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import BilateralLoss
-from tailshift.methods.method import Method
-from tailshift.methods.stage import Stage
+from tailshift.methods.method import Method, Stage
 from tailshift.models import Backbone, BilateralHead, BranchedBackbone, Head
 
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tailshift.methods.decoupled import Decoupled
-from tailshift.methods.stage import Stage
+from tailshift.methods.method import Decoupled, Stage
 
 
 @dataclass(frozen=True)

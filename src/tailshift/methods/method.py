@@ -1,13 +1,43 @@
 """What a method states: its network, its stages and the prior that its logits carry."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor, nn
 
-from tailshift.methods.stage import Stage
-from tailshift.models import Backbone, Head, LinearHead
+from tailshift import priors
+from tailshift.losses import CrossEntropyLoss
+from tailshift.models import Backbone, Head, HeadBuilder, LinearHead
 from tailshift.registry import Registry
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of training with one head, one loss and one way to serve the images.
+
+    Whatever is None is the recipe's.
+    """
+
+    loss: Callable[[Tensor], nn.Module]
+    """From how often each class is served, (C,), to the loss of (output, labels)."""
+    head: HeadBuilder = LinearHead
+    """The classifier on top of the backbone."""
+    title: str = "whole network"
+    """What is trained, for progress and lists."""
+    frozen: tuple[str, ...] = ()
+    """Parts of the network that keep their weights and statistics."""
+    samplers: tuple[str, ...] | None = None
+    """Names of `tailshift.data.samplers`. Of several, each gives a batch of its own,
+    and a step reads them stacked."""
+    epochs: int | None = None
+    """How long; 0 where the head is found and not trained."""
+    lr: float | None = None
+    """The highest learning rate."""
+    backbone_lr: float | None = None
+    """That of the backbone, where it has its own."""
+    schedule: str | None = None
+    """A name of `tailshift.training.schedules`."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +94,31 @@ class Method:
 
 
 METHODS: Registry[type[Method]] = Registry("method")
+
+
+@dataclass(frozen=True)
+class Decoupled(Method):
+    """Base: the network as Softmax trains it, then another classifier on it.
+
+    The first stage may come from a finished run (``train --from RUN``), so that several
+    methods share it.
+    """
+
+    citation = "kang2020"
+    prior = "the sampler's"
+
+    def build_loss(self, class_counts: Tensor) -> nn.Module:
+        """Return the cross-entropy, of both stages; the counts do not matter."""
+        return CrossEntropyLoss()
+
+    def second_stage(self) -> Stage:
+        """Return what is done with the trained network."""
+        raise NotImplementedError
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Return the representation's stage and the classifier's."""
+        return (*super().stages(), self.second_stage())
+
+    def trained_prior(self, class_counts: Tensor) -> Tensor:
+        """Return the prior of the labels that the second stage was served."""
+        return priors.from_counts(class_counts)

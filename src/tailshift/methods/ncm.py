@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tailshift import priors
-from tailshift.methods.decoupled import Decoupled
-from tailshift.methods.stage import Stage
+from tailshift.methods.method import Decoupled, Stage
 from tailshift.models import ClassMeanHead
 
 

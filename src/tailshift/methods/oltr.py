@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from tailshift.losses import Processes, centroid_loss
-from tailshift.methods.decoupled import Decoupled
-from tailshift.methods.stage import Stage
+from tailshift.losses import centroid_loss
+from tailshift.methods.method import Decoupled, Stage
 from tailshift.models import MemoryHead, MemoryOutput
+from tailshift.processes import Processes
 
 
 class OLTRLoss(nn.Module):

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from tailshift.methods.method import Stage
 from tailshift.methods.softmax import Softmax
-from tailshift.methods.stage import Stage
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,129 @@
-"""SADE: three experts, each trained to answer for another class distribution."""
+"""SADE: three experts for three class distributions; their shares learnt at test."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import SADELoss, sade_priors
-from tailshift.methods.expert_shares import aggregate_prior
 from tailshift.methods.method import Method
-from tailshift.models import (
-    Backbone,
-    BranchedBackbone,
-    ExpertHead,
-    ExpertOutput,
-    Head,
-)
+from tailshift.models import Backbone, BranchedBackbone, ExpertHead, ExpertOutput, Head
+from tailshift.priors import VectorLike, as_prior
+
+MIN_SHARE = 0.05
+"""Learning ends with the epoch after which an expert counts less than this."""
+
+
+def learn_expert_shares(
+    first_view: Tensor,
+    second_view: Tensor,
+    *,
+    epochs: int = 5,
+    batch_size: int = 128,
+    lr: float = 0.1,
+    seed: int = 0,
+) -> Tensor:
+    r"""Return the experts' shares under which two views of the images agree most.
+
+    .. math:: \max_a \frac{1}{N} \sum_i \cos \Bigl(
+        \mathrm{softmax} \sum_k a_k v_k(x_i),\;
+        \mathrm{softmax} \sum_k a_k v_k(x'_i) \Bigr)
+
+    [zhang2022]: x and x′ are the same image augmented twice. An expert is steadiest on
+    the classes that it was trained for, so on a target rich in them it gains; no label
+    is read. That is a heuristic: nothing ties agreement to accuracy.
+
+    Softmax keeps the shares a distribution. They are found by SGD with Nesterov's
+    momentum 0.9 from equal ones, as in the authors' code, which also ends once a share
+    is below 0.05.
+
+    Aggregated logits carry :func:`aggregate_prior`, no longer the prior of the mean:
+    compensate them from that one.
+
+    Args:
+        first_view: :math:`v(x)`, each expert's logits, shape (K, N, C).
+        second_view: :math:`v(x')`, of the same images in the same order.
+        epochs: Times that the images are gone through; a few hundred steps in all move
+            the shares, so a small target needs more than 5.
+        batch_size: Images a step.
+        lr: Learning rate.
+        seed: Of the order of the images.
+
+    Returns:
+        :math:`a`, float64, sums to 1, shape (K,).
+
+    Example:
+        >>> steady, shaky = torch.zeros(1, 64, 4), torch.zeros(1, 64, 4)
+        >>> steady[..., 0], shaky[..., 1] = 3.0, 3.0
+        >>> views = (torch.cat([steady, x, x]) for x in (shaky, shaky.flip(2)))
+        >>> learn_expert_shares(*views, epochs=20).argmax()
+        tensor(0)
+    """
+    _check_views(first_view, second_view)
+    views = torch.stack([first_view, second_view]).detach().double().cpu()
+    scores = torch.full((views.shape[1],), 0.0, dtype=views.dtype, requires_grad=True)
+    optimizer = torch.optim.SGD([scores], lr=lr, momentum=0.9, nesterov=True)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(epochs):
+        order = torch.randperm(views.shape[2], generator=generator)
+        for rows in torch.split(order, batch_size):
+            optimizer.zero_grad()
+            (-agreement(views[:, :, rows], scores.softmax(0))).backward()  # type: ignore[no-untyped-call] # torch's
+            optimizer.step()
+        if scores.softmax(0).min() < MIN_SHARE:
+            break
+    return scores.detach().softmax(0)
+
+
+def agreement(views: Tensor, shares: Tensor) -> Tensor:
+    """Return the mean cosine of two views' probabilities, a scalar in [0, 1].
+
+    Args:
+        views: Each expert's logits of both, shape (2, K, N, C).
+        shares: How much each expert counts, shape (K,).
+    """
+    probs = torch.einsum("k,vknc->vnc", shares, views).softmax(-1)
+    return F.cosine_similarity(probs[0], probs[1]).mean()
+
+
+def aggregate_prior(expert_priors: Tensor, shares: VectorLike) -> Tensor:
+    r"""Return the prior that experts' weighted logits carry, float64, shape (C,).
+
+    .. math:: \pi(y) \propto \prod_k \pi_k(y)^{a_k}
+
+    An expert's logits are :math:`\log p(x|y) + \log \pi_k(y)` up to a constant of x;
+    weighted by shares that sum to 1 they add up to the same form. With equal shares it
+    is the geometric mean.
+
+    Args:
+        expert_priors: :math:`\pi_k`, such as of :func:`~tailshift.losses.sade_priors`,
+            shape (K, C).
+        shares: :math:`a`, sum to 1, shape (K,).
+
+    Example:
+        >>> aggregate_prior(torch.tensor([[0.9, 0.1], [0.1, 0.9]]), [0.5, 0.5])
+        tensor([0.5000, 0.5000], dtype=torch.float64)
+    """
+    a = as_prior(shares, num_classes=len(expert_priors))
+    return (a @ expert_priors.double().log()).softmax(0)
+
+
+def _check_views(first_view: Tensor, second_view: Tensor) -> None:
+    if first_view.ndim != 3 or first_view.numel() == 0:
+        raise ValueError(
+            "`first_view` must have shape (K, N, C) and not be empty, but has shape "
+            f"{tuple(first_view.shape)}."
+        )
+    if second_view.shape != first_view.shape:
+        raise ValueError(
+            f"`second_view` must have the shape of `first_view`, "
+            f"{tuple(first_view.shape)}, but has shape {tuple(second_view.shape)}."
+        )
+
 
 NUM_EXPERTS = 3
 

@@ -8,8 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tailshift import priors
-from tailshift.methods.decoupled import Decoupled
-from tailshift.methods.stage import Stage
+from tailshift.methods.method import Decoupled, Stage
 from tailshift.models import NormedLinearHead
 
 

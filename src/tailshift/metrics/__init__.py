@@ -2,16 +2,19 @@
 
 from tailshift.metrics.accuracy import (
     accuracy,
+    class_groups,
     group_accuracy,
     macro_f1,
     top_k_accuracy,
 )
 from tailshift.metrics.bootstrap import Interval, bootstrap_intervals
-from tailshift.metrics.calibration_error import expected_calibration_error
+from tailshift.metrics.calibration_error import (
+    ReliabilityDiagram,
+    expected_calibration_error,
+    reliability_diagram,
+)
 from tailshift.metrics.classwise import classwise_calibration_error
-from tailshift.metrics.groups import class_groups
-from tailshift.metrics.proper_scores import brier_score, negative_log_likelihood
-from tailshift.metrics.reliability import ReliabilityDiagram, reliability_diagram
+from tailshift.metrics.sample_scores import brier_score, negative_log_likelihood
 
 __all__ = [
     "Interval",

@@ -7,16 +7,37 @@ higher is better.
 import torch
 from torch import Tensor
 
-from tailshift.metrics.groups import class_groups
-from tailshift.metrics.weights import check_weights
-from tailshift.predictions import (
+from tailshift.checks import (
     ArrayLike,
     check_counts,
     check_logits,
     check_probs,
     check_sample_labels,
+    check_weights,
 )
 from tailshift.priors import VectorLike
+
+
+def class_groups(
+    class_counts: VectorLike, *, many: int = 100, few: int = 20
+) -> dict[str, Tensor]:
+    """Return the class ids of the groups ``"many"``, ``"medium"`` and ``"few"``.
+
+    Args:
+        class_counts: :math:`n_y`, training images of each class, shape (C,).
+        many: A class with more images than this has many.
+        few: A class with fewer images than this has few.
+
+    Example:
+        >>> class_groups([500, 100, 20, 19])
+        {'many': tensor([0]), 'medium': tensor([1, 2]), 'few': tensor([3])}
+    """
+    if many < few:
+        raise ValueError(f"`many` must be at least `few`, but is {many} against {few}.")
+    n = check_counts(class_counts)  # (C,)
+    is_many, is_few = n > many, n < few
+    members = {"many": is_many, "medium": ~is_many & ~is_few, "few": is_few}
+    return {name: member.nonzero().flatten() for name, member in members.items()}
 
 
 def accuracy(
@@ -117,7 +138,7 @@ def group_accuracy(
         logits: :math:`f`, shape (N, C).
         labels: :math:`y`, class indices, shape (N,).
         class_counts: :math:`n_y`, training images of each class, shape (C,), for
-            :func:`~tailshift.metrics.groups.class_groups`: more than 100 are many,
+            :func:`~tailshift.metrics.accuracy.class_groups`: more than 100 are many,
             fewer than 20 are few.
         probs: Probabilities, shape (N, C), instead of logits.
         sample_weights: What each sample counts, shape (N,); all the same by default.

@@ -7,11 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tailshift.checks import ArrayLike
 from tailshift.metrics.accuracy import check_scores
-from tailshift.metrics.binning import NUM_BINS, bin_of, check_binning, equal_width_edges
+from tailshift.metrics.calibration_error import (
+    NUM_BINS,
+    bin_of,
+    check_binning,
+    equal_width_edges,
+)
 from tailshift.metrics.classwise import ClasswiseGaps
 from tailshift.metrics.sample_scores import SampleScores, score_chunks
-from tailshift.predictions import ArrayLike
 
 BLOCK = 1 << 22  # resampling weights, or sums by bin and class, held at a time
 

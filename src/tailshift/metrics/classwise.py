@@ -4,8 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tailshift.checks import ArrayLike, check_weights
 from tailshift.metrics.accuracy import check_scores
-from tailshift.metrics.binning import (
+from tailshift.metrics.calibration_error import (
     NUM_BINS,
     Binning,
     bin_of,
@@ -14,8 +15,6 @@ from tailshift.metrics.binning import (
     equal_width_edges,
 )
 from tailshift.metrics.sample_scores import score_chunks
-from tailshift.metrics.weights import check_weights
-from tailshift.predictions import ArrayLike
 
 COLUMNS = 1 << 22  # probabilities held at a time where whole columns are sorted
 

@@ -1,12 +1,18 @@
 """Backbones, heads and the classifiers made of them."""
 
-from tailshift.models.backbone import MODELS, Backbone, ModelInfo, num_parameters
-from tailshift.models.branched import BranchedBackbone
+from tailshift.models.backbone import (
+    MODELS,
+    Backbone,
+    BranchedBackbone,
+    ModelInfo,
+    num_parameters,
+)
 from tailshift.models.classifier import (
     Classifier,
     build_backbone,
     build_model,
     check_model_name,
+    load_backbone_weights,
 )
 from tailshift.models.digits_net import DigitsNet
 from tailshift.models.heads import (
@@ -30,7 +36,6 @@ from tailshift.models.heads import (
 )
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone
-from tailshift.models.weights import load_backbone_weights
 
 __all__ = [
     "HEADS",

@@ -1,9 +1,10 @@
-"""A classifier: a backbone and a head, built by name."""
+"""A classifier: a backbone and a head, built by name, filled from a weight file."""
+
+from pathlib import Path
 
 from torch import Tensor, nn
 
 from tailshift.models.backbone import MODELS, Backbone
-from tailshift.models.empty_batch import of_any_batch
 from tailshift.models.heads import Head, build_head
 from tailshift.models.timm_backbone import (
     PREFIX,
@@ -12,6 +13,34 @@ from tailshift.models.timm_backbone import (
     check_timm_name,
     is_timm_model,
 )
+from tailshift.storage import read_tensors
+
+NUM_STAND_INS = 2
+"""Blank images that are read for none; BBN's two branches read one each."""
+
+
+def of_any_batch(module: nn.Module, images: Tensor) -> Tensor:
+    """Return what a module gives for images, (N, …), where N may be 0.
+
+    Few modules take no image at all. Where N is 0 blank ones are read, and their rows
+    left out: the result has no rows, and all parameters have the gradient 0.
+
+    Args:
+        module: Takes images (N, c, H, W).
+        images: Shape (N, c, H, W).
+
+    Example:
+        >>> import torch
+        >>> module = nn.Conv2d(3, 8, 3)
+        >>> of_any_batch(module, torch.zeros(0, 3, 4, 4)).shape
+        torch.Size([0, 8, 2, 2])
+    """
+    if len(images):
+        given: Tensor = module(images)
+        return given
+    stand_ins = images.new_zeros(NUM_STAND_INS, *images.shape[1:])
+    none: Tensor = module(stand_ins)[:0]
+    return none
 
 
 class Classifier(nn.Module):
@@ -126,3 +155,41 @@ def check_model_name(name: str) -> None:
         raise ValueError(f"unknown model {name!r}; did you mean '{PREFIX}{name}'?")
     else:
         MODELS.get(name)
+
+
+def load_backbone_weights(backbone: Backbone, path: Path) -> None:
+    """Fill a backbone from a safetensors file; a classifier in it is left out.
+
+    Args:
+        backbone: Filled in place.
+        path: ``weights.safetensors`` of a run, or timm's published file.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no weights file {path}.")
+    tensors = read_tensors(path).tensors
+    own = _of_backbone(tensors, isinstance(backbone, TimmBackbone))
+    for name, wanted in backbone.state_dict().items():
+        if name not in own:
+            raise ValueError(
+                f"{path} holds the weights of another network: it has no {name}."
+            )
+        if own[name].shape != wanted.shape:
+            raise ValueError(
+                f"{path} holds the weights of another network: {name} has shape "
+                f"{tuple(own[name].shape)} there and {tuple(wanted.shape)} here."
+            )
+    backbone.load_state_dict(own, strict=False)
+
+
+def _of_backbone(tensors: dict[str, Tensor], is_timm: bool) -> dict[str, Tensor]:
+    """Return the backbone's tensors under the names they have here."""
+    prefix = "backbone."
+    if any(name.startswith(prefix) for name in tensors):
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+    if is_timm:
+        return {f"model.{name}": tensor for name, tensor in tensors.items()}
+    return tensors

@@ -1,15 +1,50 @@
 """Any model of timm as a backbone, by name: ``timm:resnet50``."""
 
+import socket
 import warnings
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
 
 from tailshift.models.backbone import Backbone, Split
-from tailshift.models.hub import hub_host, hub_is_reachable, offline_hub
 from tailshift.registry import did_you_mean
+
+
+def hub_host() -> str:
+    """Return the name of the machine that weights are fetched from."""
+    from huggingface_hub import constants  # here: only where weights are asked for
+
+    return urlsplit(constants.ENDPOINT).hostname or constants.ENDPOINT
+
+
+def hub_is_reachable() -> bool:
+    """Say whether this machine knows the way to the Hub: its address, or a proxy."""
+    if getproxies():
+        return True
+    try:
+        socket.getaddrinfo(hub_host(), 443)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def offline_hub() -> Iterator[None]:
+    """Within the block, take only what was fetched before."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
 
 PREFIX = "timm:"
 

@@ -1,14 +1,18 @@
 """Reports from saved predictions: tables, figures and a self-contained page."""
 
-from tailshift.report.figures import (
+from tailshift.report.page.figures import (
     average_probability_figure,
     class_counts_figure,
     target_shift_figure,
 )
-from tailshift.report.page import write_report
-from tailshift.report.rows import rows_by_method
-from tailshift.report.run import ReportRun
-from tailshift.report.tables import summary_table, to_markdown, write_csv
+from tailshift.report.page.page import write_report
+from tailshift.report.runs import ReportRun
+from tailshift.report.tables import (
+    rows_by_method,
+    summary_table,
+    to_markdown,
+    write_csv,
+)
 
 __all__ = [
     "ReportRun",

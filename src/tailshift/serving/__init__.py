@@ -1,13 +1,18 @@
 """Serving: a trained run's answers for image files, and for a class mix that moved."""
 
-from tailshift.serving.answers import answer_rows, write_answers
 from tailshift.serving.estimation import (
     ShiftReport,
     Unlabelled,
     estimate_shift,
     read_unlabelled,
 )
-from tailshift.serving.images import ImageLogits, image_logits, image_paths
+from tailshift.serving.images import (
+    ImageLogits,
+    answer_rows,
+    image_logits,
+    image_paths,
+    write_answers,
+)
 
 __all__ = [
     "ImageLogits",

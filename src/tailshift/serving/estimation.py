@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tailshift.checks import check_logits
 from tailshift.compensation import post_compensate
 from tailshift.estimators import Adaptation, adapt
-from tailshift.predictions import Predictions, check_logits
-from tailshift.predictions.files import read_npz, read_safetensors
+from tailshift.predictions import Predictions, read_npz, read_safetensors
 from tailshift.priors import as_prior, from_counts, from_labels
 
 

@@ -1,21 +1,26 @@
-"""Logits of image files: found, prepared as in evaluation, put through the model."""
+"""Predictions of image files: found, prepared as in evaluation, answered, written."""
 
-from collections.abc import Callable, Iterable, Sequence
+import csv
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import TextIO, TypeAlias
 
 import torch
 from torch import Tensor
 
+from tailshift.compensation import post_compensate
 from tailshift.data.benchmarks import ListBenchmark
-from tailshift.data.decoding import BrokenImageError, ImageFiles, load_image
-from tailshift.data.file_loader import default_num_workers
-from tailshift.data.image_folder import EXTENSIONS, image_files
-from tailshift.data.normalisation import Normalisation
+from tailshift.data.image_loader import default_num_workers
+from tailshift.data.images import BrokenImageError, ImageFiles, Preparation, load_image
+from tailshift.data.memory import Normalisation
+from tailshift.data.own_forms import EXTENSIONS, image_files
 from tailshift.data.own_images import OwnImages
-from tailshift.data.preparation import Preparation
-from tailshift.training import Run
+from tailshift.priors import VectorLike
+from tailshift.runs.run import Run
+from tailshift.storage import atomic_write
 
 LUMA = (0.299, 0.587, 0.114)  # red, green and blue in grey, as in Pillow
 Track = Callable[[Sequence[int]], Iterable[int]]
@@ -128,3 +133,109 @@ class _Load:
             luma = torch.tensor(LUMA)[:, None, None]
             images = (images * luma).sum(dim=0, keepdim=True)
         return images
+
+
+TOP = 5
+SUFFIXES = (".csv", ".parquet")
+Row: TypeAlias = dict[str, str | float]
+
+
+def answer_rows(
+    paths: Sequence[str],
+    logits: Tensor,
+    class_names: Sequence[str],
+    *,
+    trained_prior: VectorLike,
+    target_prior: VectorLike,
+) -> list[Row]:
+    """Return a row for each image: the five likeliest classes under the target prior.
+
+    Args:
+        paths: One for each image.
+        logits: They carry ``trained_prior``, shape (N, C).
+        class_names: One for each class.
+        trained_prior: The prior that the logits carry, shape (C,).
+        target_prior: :math:`p_t` to answer for, shape (C,).
+
+    Example:
+        >>> import torch
+        >>> even = [0.5, 0.5]
+        >>> answer_rows(
+        ...     ["a.jpg"],
+        ...     torch.tensor([[1.0, 0.0]]),
+        ...     ["cat", "dog"],
+        ...     trained_prior=even,
+        ...     target_prior=[0.25, 0.75],
+        ... )[0]["predicted"]
+        'dog'
+    """
+    probs = post_compensate(
+        logits.double(), trained_prior=trained_prior, target_prior=target_prior
+    ).softmax(dim=1)
+    best = probs.topk(min(TOP, probs.shape[1]), dim=1)
+    rows = []
+    for path, shares, classes in zip(
+        paths, best.values.tolist(), best.indices.tolist(), strict=True
+    ):
+        row: Row = {"path": path}
+        for rank, (share, c) in enumerate(zip(shares, classes, strict=True), start=1):
+            name, probability = columns(rank)
+            row |= {name: class_names[c], probability: share}
+        rows.append(row)
+    return rows
+
+
+def columns(rank: int) -> tuple[str, str]:
+    """Return the names of the two columns of the class of a rank, 1 the likeliest.
+
+    Example:
+        >>> columns(1), columns(2)
+        (('predicted', 'probability'), ('class_2', 'probability_2'))
+    """
+    if rank == 1:
+        return "predicted", "probability"
+    return f"class_{rank}", f"probability_{rank}"
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file that is neither CSV nor Parquet."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(
+            f"`output` must end in {' or '.join(SUFFIXES)}, but is {path}."
+        )
+
+
+def write_answers(path: Path, rows: Sequence[Row]) -> None:
+    """Write rows as CSV or Parquet, by the file's suffix, whole or not at all."""
+    check_output(path)
+    with atomic_write(path) as temporary:
+        if path.suffix.lower() == ".csv":
+            with temporary.open(
+                "w", newline="", encoding="utf-8", errors="surrogateescape"
+            ) as file:
+                print_answers(file, rows)
+        else:
+            _write_parquet(temporary, rows)
+
+
+def print_answers(file: TextIO, rows: Sequence[Row]) -> None:
+    """Write rows as CSV to an open file; six decimals of a probability."""
+    writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({key: _text(value) for key, value in row.items()})
+
+
+def _text(value: str | float) -> str:
+    return value if isinstance(value, str) else f"{value:.6f}"
+
+
+def _write_parquet(path: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
+    try:
+        arrow, parquet = map(import_module, ("pyarrow", "pyarrow.parquet"))
+    except ImportError:
+        raise ModuleNotFoundError(
+            "Parquet tables need the package pyarrow, which is not installed. Install "
+            "it with `pip install tailshift[datasets]`, or write a .csv file."
+        ) from None
+    parquet.write_table(arrow.Table.from_pylist([dict(row) for row in rows]), path)

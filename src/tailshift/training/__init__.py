@@ -1,6 +1,6 @@
 """Training: one loop, its schedules and checkpoints, and the run directory."""
 
-from tailshift.training.run import Run, load
+from tailshift.runs.run import Run, load
 from tailshift.training.train import train
 
 __all__ = ["Run", "load", "train"]

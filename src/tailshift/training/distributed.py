@@ -14,8 +14,8 @@ from torch import nn
 from tailshift.config import RunConfig, TrainConfig
 from tailshift.data import Batches
 from tailshift.data.randomness import Stream, hashed_integers
-from tailshift.losses import Processes
-from tailshift.training.directory import open_directory
+from tailshift.processes import Processes
+from tailshift.runs.directory import open_directory
 from tailshift.training.sharding import check_sharding, sharding_strategy
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tailshift.data import Split
-from tailshift.methods.expert_shares import learn_expert_shares
+from tailshift.methods.sade import learn_expert_shares
 from tailshift.models import Classifier, ExpertHead
 
 
@@ -23,7 +23,7 @@ def adapt_experts(
     r"""Return a copy of the model whose experts count as suits the images of a split.
 
     The shares are those of
-    :func:`~tailshift.methods.expert_shares.learn_expert_shares`, from two augmented
+    :func:`~tailshift.methods.sade.learn_expert_shares`, from two augmented
     views of each image; labels are not read. They stand in ``head.shares`` of the copy.
 
     The copy's logits carry the product of the experts' priors to the powers of the

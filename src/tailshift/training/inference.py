@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData, Split
-from tailshift.losses import Processes
 from tailshift.models import Classifier
-from tailshift.models.empty_batch import of_any_batch
+from tailshift.models.classifier import of_any_batch
+from tailshift.processes import Processes
 from tailshift.training.distributed import share_buffers
 
 if TYPE_CHECKING:

@@ -1,35 +1,131 @@
-"""The training loop, read top to bottom."""
+"""The training loop, read top to bottom, its progress, and the search for NaN."""
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tailshift.data import Batch, Batches
 from tailshift.data.randomness import Stream
-from tailshift.losses import Processes
-from tailshift.training.anomaly import NotFiniteError, Place
-from tailshift.training.checkpoint import Position
+from tailshift.processes import Processes
+from tailshift.runs.checkpoint import Position
+from tailshift.runs.directory import NotFiniteError, Place
 from tailshift.training.distributed import (
     broken_images,
     everyone_of,
+    is_first_process,
     own_draws,
     same_draws,
     step_key,
 )
 from tailshift.training.interrupt import StopRequest
-from tailshift.training.mixing import Mixed, mix
-from tailshift.training.progress import TrainingProgress
 from tailshift.training.schedules import Schedule
-from tailshift.training.step import Step, StepSums
+from tailshift.training.step import Mixed, Step, StepSums, mix
 
 if TYPE_CHECKING:
-    from lightning_fabric import Fabric  # seconds to import, and only named here
+    from lightning_fabric import Fabric
+
+
+class TrainingProgress:
+    """A bar over a run's steps, with the loss and images per second."""
+
+    def __init__(self, bar: Progress, num_steps: int, title: str, done: int) -> None:
+        self._bar = bar
+        self._task = bar.add_task(
+            title, total=num_steps, completed=done, loss="", rate=""
+        )
+
+    def step(self, loss: float, seconds: float, images: int) -> None:
+        """Advance by one step, which took that long for so many images."""
+        self._bar.update(
+            self._task,
+            advance=1,
+            loss=f"loss {loss:.3f}",
+            rate=f"{images / max(seconds, 1e-9):,.0f} images/s",
+        )
+
+
+@contextmanager
+def training_progress(
+    title: str, num_steps: int, *, done: int = 0, console: Console | None = None
+) -> Iterator[TrainingProgress]:
+    """Show a bar while the block runs, if standard error is a terminal.
+
+    Of several processes the first shows it.
+    """
+    console = console or Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    disable = not (console.is_terminal and is_first_process())
+    with Progress(*columns, console=console, disable=disable, transient=True) as bar:
+        yield TrainingProgress(bar, num_steps, title, done)
+
+
+@contextmanager
+def detecting_anomalies(model: nn.Module, place: Callable[[], Place]) -> Iterator[None]:
+    """Name the part of a model, or the operation, that gave the first NaN.
+
+    Forward, the first module whose output is not finite is named; backward, PyTorch's
+    anomaly detection names the operation, and warns of the line that called it. Both
+    make training slower.
+
+    Args:
+        model: Whose modules are watched.
+        place: Tells the step under way, for the message.
+    """
+    first: list[str] = []
+    hooks = [
+        module.register_forward_hook(_watch(name or "the model", first))
+        for name, module in model.named_modules()
+    ]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Anomaly Detection has been enabled")
+        detection = torch.autograd.set_detect_anomaly(True)
+    try:
+        with detection:
+            yield
+    except FloatingPointError as error:
+        if first:
+            error.args = (f"{error} The first value not finite came from {first[0]}.",)
+        raise
+    except RuntimeError as error:
+        if "returned nan values" not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise NotFiniteError("a gradient is nan", place(), reason) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _watch(name: str, first: list[str]) -> Callable[..., None]:
+    def look(module: nn.Module, given: Any, output: Any) -> None:
+        if first or not isinstance(output, Tensor) or output.isfinite().all():
+            return
+        first.append(f"`{name}` ({type(module).__name__})")
+
+    return look
+
 
 Metrics = dict[str, Any]
 

@@ -12,13 +12,10 @@ from torch import nn
 
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData, Split
-from tailshift.files import atomic_write
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
-from tailshift.training.checkpoint import data_mark, load_checkpoint, save_checkpoint
-from tailshift.training.inference import outputs
-from tailshift.training.loop import Metrics, Trainer
-from tailshift.training.run import (
+from tailshift.runs.checkpoint import data_mark, load_checkpoint, save_checkpoint
+from tailshift.runs.run import (
     CHECKPOINT,
     FACTS,
     METRICS,
@@ -30,6 +27,9 @@ from tailshift.training.run import (
     save_weights,
     write_json,
 )
+from tailshift.storage import atomic_write
+from tailshift.training.inference import outputs
+from tailshift.training.loop import Metrics, Trainer
 from tailshift.training.sharding import first_decides
 
 if TYPE_CHECKING:

@@ -1,18 +1,17 @@
 """Weights spread over processes (FSDP): each holds a share, a layer is whole in use."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeGuard
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from tailshift.config import RunConfig
 
-if TYPE_CHECKING:  # slow to import, and only where weights are sharded
+if TYPE_CHECKING:
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 """Those that sharded weights can be trained in."""
@@ -69,45 +68,6 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield from blocks(child)
         elif any(True for _ in child.parameters()):
             yield child
-
-
-def is_sharded(value: Tensor) -> "TypeGuard[DTensor]":
-    """Say whether this process holds a share of a tensor alone."""
-    return hasattr(value, "full_tensor")
-
-
-def whole(value: Tensor) -> Tensor:
-    """Return a tensor that is spread over processes as each of them would hold it all.
-
-    All processes must ask for it.
-    """
-    return value.full_tensor() if is_sharded(value) else value
-
-
-def whole_state(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's state with all weights whole; all processes must ask for it."""
-    return {name: whole(value) for name, value in module.state_dict().items()}
-
-
-def load_whole_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Fill a module, whose weights may be sharded, from a state that is whole."""
-    held = module.state_dict()
-    fitted = {
-        name: as_held(value, held[name]) if name in held else value
-        for name, value in state.items()
-    }
-    module.load_state_dict(fitted)
-
-
-def as_held(value: Tensor, like: Tensor) -> Tensor:
-    """Return a whole tensor as this process holds `like`: itself, or its share."""
-    if not is_sharded(like) or value.shape != like.shape:
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(
-        value.to(like.device), like.device_mesh, like.placements, src_data_rank=None
-    )
 
 
 def first_decides(decision: bool, device: torch.device) -> bool:

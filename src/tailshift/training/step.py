@@ -1,26 +1,182 @@
-"""One step of training: forward and backward over a batch, whoever has its samples."""
+"""One step of training: mixed, in pieces, forward and backward over all processes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from tailshift.losses import Processes, loss_over_processes
-from tailshift.training.accumulation import (
-    MicroBatch,
-    joined,
-    micro_batches,
-    output_gradients,
-    outputs_without_gradient,
-)
+from tailshift.losses import loss_over_processes, mixup, mixup_loss
+from tailshift.losses.base import Loss
+from tailshift.processes import Processes
 from tailshift.training.interrupt import StopRequest
-from tailshift.training.mixing import Mixed
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """The images that a step trains on, and what their labels are."""
+
+    images: Tensor
+    labels: Tensor
+    other_labels: Tensor | None = None
+    """Of the images blended in; None where none are."""
+    share: float = 1.0
+    """What each image keeps of itself."""
+    all_labels: Tensor | None = None
+    """As `labels`, of all processes, where they are known."""
+
+    def loss(self, loss: Loss, output: Tensor) -> Tensor:
+        """Return the loss of what the model gave for the images."""
+        if self.other_labels is None:
+            return loss(output, self.labels)
+        return mixup_loss(loss, output, self.labels, self.other_labels, self.share)
+
+
+def mix(images: Tensor, labels: Tensor, alpha: float, *, num_parts: int = 1) -> Mixed:
+    r"""Return the batch blended by a share drawn from Beta(α, α) [zhang2018].
+
+    The draws are those of PyTorch's own generator, whose state checkpoints keep. With
+    :math:`\alpha = 0` nothing is drawn and the batch stays as it is.
+
+    Args:
+        images: Shape (N, ...).
+        labels: Shape (N,).
+        alpha: :math:`\alpha`, not negative; towards infinity the halves are equal.
+        num_parts: Of a batch stacked from several samplers; images are blended with
+            those of their own part.
+
+    Example:
+        >>> mixed = mix(torch.eye(4), torch.arange(4), 1.0, num_parts=2)
+        >>> torch.equal(mixed.other_labels // 2, mixed.labels // 2)
+        True
+    """
+    if alpha == 0:
+        return Mixed(images, labels)
+    concentration = torch.tensor(alpha, dtype=torch.float64)
+    share = float(torch.distributions.Beta(concentration, concentration).sample())
+    size = len(labels) // num_parts
+    parts = [torch.randperm(size) + size * part for part in range(num_parts)]
+    permutation = torch.cat(parts).to(labels.device)
+    blends, other_labels = mixup(images, labels, share, permutation)
+    return Mixed(blends, labels, other_labels, share)
+
+
+class MicroBatch(NamedTuple):
+    """A piece of a batch, and how much its loss counts."""
+
+    samples: Mixed
+    weight: float
+    """Its samples on all processes, as a share of the batch."""
+
+
+def micro_batches(
+    mixed: Mixed, count: int, processes: Processes, *, num_parts: int = 1
+) -> list[MicroBatch]:
+    """Return a batch in pieces whose sizes differ by at most one sample a process.
+
+    Every process gets as many pieces as the others; one of its own may be empty.
+
+    Args:
+        mixed: This process's part of the batch.
+        count: How many pieces, fewer where there are not as many samples.
+        processes: Those that train together.
+        num_parts: Of a batch stacked from several samplers; pieces are stacked alike.
+
+    Example:
+        >>> mixed = Mixed(torch.zeros(5, 1), torch.arange(5))
+        >>> pieces = micro_batches(mixed, 2, Processes())
+        >>> [piece.samples.labels.tolist() for piece in pieces]
+        [[0, 2, 4], [1, 3]]
+        >>> [piece.weight for piece in pieces]
+        [0.6, 0.4]
+    """
+    if count == 1:
+        return [MicroBatch(mixed, 1.0)]
+    rows = torch.arange(len(mixed.labels), device=mixed.labels.device)
+    by_part = rows.view(num_parts, -1)
+    pieces = [_rows(mixed, by_part[:, m::count].flatten()) for m in range(count)]
+    sizes = torch.tensor([len(p.labels) for p in pieces], device=rows.device)
+    totals = processes.sum(sizes).tolist()
+    return [
+        MicroBatch(piece, total / sum(totals))
+        for piece, total in zip(pieces, totals, strict=True)
+        if total
+    ]
+
+
+def _rows(mixed: Mixed, rows: Tensor) -> Mixed:
+    others = mixed.other_labels
+    return replace(
+        mixed,
+        images=mixed.images.index_select(0, rows),
+        labels=mixed.labels.index_select(0, rows),
+        other_labels=None if others is None else others.index_select(0, rows),
+        all_labels=None,
+    )
+
+
+def joined(pieces: Sequence[Mixed]) -> Mixed:
+    """Return the labels of all pieces, one after the other, without their images."""
+    first = pieces[0]
+    others = [p.other_labels for p in pieces if p.other_labels is not None]
+    return replace(
+        first,
+        images=first.images[:0],
+        labels=torch.cat([piece.labels for piece in pieces]),
+        other_labels=torch.cat(others) if others else None,
+    )
+
+
+def outputs_without_gradient(model: nn.Module, pieces: Sequence[Mixed]) -> Tensor:
+    """Return the logits of all pieces, (n, C), and leave the model as it was.
+
+    Buffers, such as batch statistics, are put back, and so are random generators: the
+    same pieces, read again, give the same logits.
+
+    Args:
+        model: In training mode.
+        pieces: Of a batch.
+    """
+    before = [buffer.clone() for buffer in model.buffers()]
+    device = pieces[0].images.device
+    devices = [device] if device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices=devices):
+        logits = [_logits(model(piece.images)) for piece in pieces]
+        for buffer, old in zip(model.buffers(), before, strict=True):
+            buffer.copy_(old)
+    return torch.cat(logits)
+
+
+def output_gradients(
+    loss_of: Callable[[Tensor], Tensor], logits: Tensor, pieces: Sequence[Mixed]
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the loss of the whole batch, and its gradient for each piece's logits.
+
+    Args:
+        loss_of: From logits (n, C) to a scalar.
+        logits: Of all pieces, shape (n, C).
+        pieces: How many rows each has.
+    """
+    logits = logits.requires_grad_()
+    loss = loss_of(logits)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    sizes = [len(piece.labels) for piece in pieces]
+    return loss.detach(), list(torch.split(gradient, sizes))
+
+
+def _logits(output: Any) -> Tensor:
+    if not isinstance(output, Tensor):
+        raise ValueError(
+            "`train.exact_accumulation` needs a network that gives logits alone in "
+            f"training, but this one gives {type(output).__name__}. Leave it out, or "
+            "take smaller batches."
+        )
+    return output
 
 
 @runtime_checkable

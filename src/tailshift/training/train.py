@@ -11,16 +11,14 @@ from torch.optim import SGD
 
 from tailshift.config import RunConfig
 from tailshift.data import Batches, LongTailedData, StackedLoader
+from tailshift.data.own_images import hold_out
 from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
 from tailshift.models import Classifier
-from tailshift.training.anomaly import detecting_anomalies
-from tailshift.training.checkpoint import Position, read_position
-from tailshift.training.directory import (
-    begin_directory,
-    check_directory,
-    default_directory,
-)
+from tailshift.runs.checkpoint import Position, read_position
+from tailshift.runs.directory import begin_directory, check_directory, default_directory
+from tailshift.runs.network import build_network, freeze, place_head
+from tailshift.runs.run import WEIGHTS, Run, load, load_weights
 from tailshift.training.distributed import (
     build_fabric,
     build_processes,
@@ -28,19 +26,95 @@ from tailshift.training.distributed import (
     synchronise_batch_norm,
     telling_lost_processes,
 )
-from tailshift.training.hold_out import with_validation
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
-from tailshift.training.loop import Trainer
-from tailshift.training.network import build_network, freeze, place_head
-from tailshift.training.progress import training_progress
+from tailshift.training.loop import Trainer, detecting_anomalies, training_progress
 from tailshift.training.recorder import Recorder
-from tailshift.training.run import Run, load
 from tailshift.training.schedules import build_schedule
-from tailshift.training.start import start_from
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+def with_validation(
+    data: LongTailedData, fraction: float = 0.1, *, seed: int = 0
+) -> LongTailedData:
+    """Return the data with a share of its training images as the validation split.
+
+    Each class gives the share, rounded, but at least one image and never its last:
+    both splits have all classes, but for those with a single image, which stays in
+    training. The choice depends on the images, not on their order. The test split is
+    left as it is.
+
+    Args:
+        data: Data without a validation split.
+        fraction: Share of each class, in (0, 1).
+        seed: Another seed holds out other images.
+
+    Example:
+        >>> from tailshift.data import DigitsLT
+        >>> data = dataclasses.replace(DigitsLT().load(root=None, seed=0), val=None)
+        >>> with_validation(data).class_counts
+        tensor([90, 58, 37, 24, 15, 10,  6,  3,  2,  1])
+    """
+    if data.val is not None:
+        raise ValueError(
+            f"`data` must have no validation split, but {data.name} has one of "
+            f"{len(data.val)} images."
+        )
+    if not 0 < fraction < 1:
+        raise ValueError(f"`fraction` must be in (0, 1), but is {fraction:g}.")
+    split = data.train
+    chosen = hold_out(split.keys(), split.labels, {"val": fraction}, seed=seed)
+    train, val = (split.subset(torch.from_numpy(chosen[k])) for k in ("train", "val"))
+    return dataclasses.replace(
+        data, train=train, val=val, fingerprint=train.fingerprint()
+    )
+
+
+def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> None:
+    """Fill the model with the weights that ``train.start_from`` names.
+
+    Args:
+        model: The network of the method's first stage.
+        config: Of the run that begins.
+        data: Its data.
+    """
+    if len(config.method.stages()) < 2:
+        raise ValueError(
+            f"`train.start_from` (--from) is for methods of two stages, but "
+            f"{config.method_name} has one. Leave it out."
+        )
+    source = Path(config.train.start_from).expanduser()
+    if source.is_dir():
+        _check_run(load(source), config, data)
+        source = source / WEIGHTS
+    if not source.is_file():
+        raise FileNotFoundError(
+            f"`train.start_from` (--from) must be a run or a file of weights, but "
+            f"there is no {source}."
+        )
+    load_weights(source, model)
+
+
+def _check_run(run: Run, config: RunConfig, data: LongTailedData) -> None:
+    """Refuse a run that is not the first stage of the method on this data."""
+    where = f"`train.start_from` (--from) {run.directory}"
+    if not run.is_finished:
+        raise ValueError(
+            f"{where} must be a finished run, but is {run.facts['state']}."
+        )
+    if run.config.model.name != config.model.name:
+        raise ValueError(
+            f"{where} must have the model {config.model.name}, but has "
+            f"{run.config.model.name}."
+        )
+    if run.facts["source_counts"] != data.class_counts.tolist():
+        raise ValueError(
+            f"{where} must be trained on the same images, but its class counts differ "
+            f"from those of {data.name}."
+        )
+
 
 HELD_OUT = 0.1
 """Share of the training images that a method validates on where there are no others."""

@@ -7,8 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tailshift.report.plots.canvas import print_style
-from tailshift.report.plots.files import figure_paths, save_figure
+from tailshift.report.plots.canvas import figure_paths, print_style, save_figure
 
 
 @print_style()

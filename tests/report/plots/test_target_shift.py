@@ -6,9 +6,9 @@ import pytest
 
 from tailshift.evaluation import evaluate
 from tailshift.evaluation.summary import Summary, summarise
-from tailshift.priors import PAPER_TARGETS
 from tailshift.report.plots import shift_curves, target_shift_plot
 from tailshift.report.plots.writing import summarise_shifts
+from tailshift.targets import PAPER_TARGETS
 
 SUMMARIES = [
     Summary("Softmax", "uniform", 0.4, 0.01, 0.5, 0.02, 3),

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tailshift.losses.processes import Processes
 from tailshift.models.heads.head import Head
+from tailshift.processes import Processes
 
 
 class CausalHead(Head):

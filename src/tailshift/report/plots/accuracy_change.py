@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tailshift.metrics.groups import class_groups
+from tailshift.metrics.accuracy import class_groups
 from tailshift.metrics.sample_scores import first_argmax
 from tailshift.predictions import Predictions
-from tailshift.report.figures import class_order
+from tailshift.report.page.figures import class_order
 from tailshift.report.plots.canvas import (
     GAIN,
     LOSS,
@@ -24,7 +24,7 @@ from tailshift.report.plots.canvas import (
     room_for,
 )
 from tailshift.report.plots.series import answers
-from tailshift.report.run import ReportRun
+from tailshift.report.runs import ReportRun
 from tailshift.report.tables import target_label
 
 

@@ -7,7 +7,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tailshift.report.figures import average_probability, class_order
+from tailshift.report.page.figures import average_probability, class_order
 from tailshift.report.plots.canvas import (
     as_text,
     draw_level,
@@ -20,7 +20,7 @@ from tailshift.report.plots.canvas import (
     room_for,
 )
 from tailshift.report.plots.series import series_of
-from tailshift.report.run import ReportRun
+from tailshift.report.runs import ReportRun
 
 
 @dataclass(frozen=True, eq=False)

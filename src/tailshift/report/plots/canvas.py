@@ -1,7 +1,9 @@
-"""The sheet that figures are drawn on: sizes, letters, colours and axes for print."""
+"""The sheet that figures are drawn on: sizes, letters, colours, axes and files."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from matplotlib import rc_context, rcdefaults
@@ -9,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tailshift.report.style import NEUTRAL, method_styles, printable
+from tailshift.storage import atomic_write
 
 COLUMN, PAGE = 3.45, 7.1
 """Width in inches of one column of a two-column paper, and of both."""
@@ -168,3 +171,33 @@ def add_legend(figure: Figure, axes: Axes, *, columns: int) -> None:
     """Put the legend of some axes above the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+
+
+KINDS = ("svg", "png")
+DPI = 300
+
+
+def figure_paths(folder: Path, name: str) -> list[Path]:
+    """Return the files that a figure is kept in."""
+    return [folder / f"{name}.{kind}" for kind in KINDS]
+
+
+def save_figure(
+    figure: Figure, paths: Sequence[Path], *, overwrite: bool = False, dpi: int = DPI
+) -> None:
+    """Write a figure to each path, as what its suffix says.
+
+    Args:
+        figure: Drawn with the functions of this package.
+        paths: Ending in ``.svg`` or ``.png``; folders are made.
+        overwrite: Replace files that exist.
+        dpi: Pixels an inch of a PNG.
+    """
+    with print_style(), warnings.catch_warnings():
+        # A name in letters that the font lacks shows boxes; in an SVG it is all there.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        for path in paths:
+            kind = path.suffix.removeprefix(".")
+            metadata = {"Date": None} if kind == "svg" else {"Software": None}
+            with atomic_write(path, overwrite=overwrite) as temporary:
+                figure.savefig(temporary, format=kind, dpi=dpi, metadata=metadata)

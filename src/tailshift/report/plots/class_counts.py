@@ -3,9 +3,9 @@
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tailshift.metrics.groups import class_groups
+from tailshift.metrics.accuracy import class_groups
 from tailshift.predictions import Predictions
-from tailshift.report.figures import class_order
+from tailshift.report.page.figures import class_order
 from tailshift.report.plots.canvas import (
     COLUMN,
     add_legend,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tailshift.metrics.sample_scores import row_slices
 from tailshift.predictions import Predictions
-from tailshift.report.figures import class_order
+from tailshift.report.page.figures import class_order
 from tailshift.report.plots.canvas import (
     GAIN,
     LOSS,
@@ -24,7 +24,7 @@ from tailshift.report.plots.canvas import (
     print_style,
     room_for,
 )
-from tailshift.report.run import ReportRun
+from tailshift.report.runs import ReportRun
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from tailshift.metrics.reliability import ReliabilityDiagram, reliability_diagram
+from tailshift.metrics.calibration_error import ReliabilityDiagram, reliability_diagram
 from tailshift.report.plots.canvas import (
     LOSS,
     add_legend,
@@ -20,7 +20,7 @@ from tailshift.report.plots.canvas import (
     print_style,
 )
 from tailshift.report.plots.series import Series, answers, series_of, weigh_samples
-from tailshift.report.run import ReportRun
+from tailshift.report.runs import ReportRun
 from tailshift.report.style import NEUTRAL
 
 ACCURACY = "#56B4E9"

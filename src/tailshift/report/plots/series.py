@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tailshift.evaluation.records import AS_IS
+from tailshift.evaluation.records import AS_IS, compensation
 from tailshift.evaluation.sampling import TestSet, draw_test_set
-from tailshift.evaluation.scoring import compensation
-from tailshift.evaluation.shifts import parse_shift
-from tailshift.evaluation.targets import is_file
 from tailshift.predictions import Predictions
-from tailshift.report.rows import inferences, row_name
-from tailshift.report.run import ReportRun
+from tailshift.report.runs import ReportRun
+from tailshift.report.tables import inferences, row_name
+from tailshift.targets import is_file, parse_shift
 
 
 @dataclass(frozen=True, eq=False)

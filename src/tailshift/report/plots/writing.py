@@ -9,18 +9,18 @@ from matplotlib.figure import Figure
 from tailshift.evaluation.records import Record, evaluate
 from tailshift.evaluation.summary import Summary, summarise
 from tailshift.registry import did_you_mean
-from tailshift.report.page import check_runs, report_targets
+from tailshift.report.page.page import check_runs, report_targets
 from tailshift.report.plots.accuracy_change import (
     accuracy_change_plot,
     accuracy_changes,
 )
 from tailshift.report.plots.average_probability import average_probability_plot
+from tailshift.report.plots.canvas import figure_paths, save_figure
 from tailshift.report.plots.class_counts import class_counts_plot
 from tailshift.report.plots.class_logits import class_logits_plot
-from tailshift.report.plots.files import figure_paths, save_figure
 from tailshift.report.plots.reliability import reliability_plot
 from tailshift.report.plots.target_shift import target_shift_plot
-from tailshift.report.run import ReportRun
+from tailshift.report.runs import ReportRun
 from tailshift.report.tables import target_label
 
 Runs: TypeAlias = Sequence[ReportRun]

@@ -1,0 +1,138 @@
+"""Commands that say what there is: list, data check."""
+
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tailshift import recipes
+from tailshift.cli.app import DataRoot, app, console
+from tailshift.config import RunConfig
+from tailshift.data import DATASETS, Dataset, check_data, parse_data_option
+from tailshift.methods import METHODS
+from tailshift.models import MODELS
+from tailshift.paper.duration import known_shape
+from tailshift.recipes import load_recipe, parse_override
+from tailshift.registry import Registry
+
+
+class Listed(StrEnum):
+    """What there are lists of."""
+
+    METHODS = "methods"
+    DATASETS = "datasets"
+    MODELS = "models"
+    RECIPES = "recipes"
+
+
+@app.command("list", epilog="Example: tailshift list methods")
+def list_command(kind: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
+    """List methods, data sets, models or recipes."""
+    rows = {
+        Listed.METHODS: _method_rows,
+        Listed.DATASETS: lambda: _sentences(DATASETS),
+        Listed.MODELS: lambda: _sentences(MODELS),
+        Listed.RECIPES: _recipe_rows,
+    }[kind]()
+    if not console.is_terminal:
+        print("\n".join("\t".join(row) for row in rows))
+        return
+    table = Table(box=box.SIMPLE_HEAD, show_header=False, padding=(0, 1))
+    table.add_column(no_wrap=True)
+    for name, sentence, *more in rows:  # narrow terminals have room for two columns
+        table.add_row(_above(name, more[:1], "  "), _above(sentence, more[1:], ""))
+    console.print(table)
+
+
+def _above(first: str, more: Sequence[str], indent: str) -> Text:
+    below = [Text(f"{indent}{part}", style="dim") for part in more]
+    return Text("\n").join([Text(first), *below])
+
+
+def _sentences(registry: Registry[Any]) -> list[tuple[str, ...]]:
+    return [(name, registry.get(name).sentence) for name in registry]
+
+
+def _method_rows() -> list[tuple[str, ...]]:
+    """Return name, sentence, citation, carried prior, stages and cost of each."""
+    methods = ((name, METHODS.get(name)()) for name in METHODS)
+    return [
+        (
+            name,
+            method.sentence,
+            method.citation,
+            f"carries: {method.prior}",
+            f"trains: {' → '.join(stage.title for stage in method.stages())}",
+            f"costs: {method.cost:.1f} × Softmax",
+        )
+        for name, method in methods
+    ]
+
+
+def _recipe_rows() -> list[tuple[str, ...]]:
+    return [
+        (name, recipes.recipe_sentence(name), _cost(name))
+        for name in recipes.recipe_names()
+    ]
+
+
+def _cost(recipe: str) -> str:
+    """Return how many epochs of how many images, where that is known, are trained."""
+    config = recipes.load_recipe(recipe)
+    shape = known_shape(config.data)
+    epochs = f"{config.epochs} epochs"
+    return epochs if shape is None else f"{epochs} × {shape.num_samples:,} images"
+
+
+data_app = typer.Typer(help="Look at data before hours are spent on it.")
+app.add_typer(data_app, name="data", epilog="Example: tailshift data check digits_lt")
+
+
+@data_app.callback()
+def _group() -> None:
+    """Keep ``check`` a command of its own, though it is the only one."""
+
+
+@data_app.command(epilog="Example: tailshift data check digits_lt")
+def check(
+    name: Annotated[
+        str,
+        typer.Argument(help="A data set, or folder:PATH, csv:FILE, list:FILE."),
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="data.KEY=VALUE, e.g. data.image_root=pictures."),
+    ] = None,
+    data_root: DataRoot = None,
+    all_images: Annotated[
+        bool, typer.Option("--all", help="Decode every image, not 500 of each split.")
+    ] = False,
+) -> None:
+    """Verify lists, labels, counts and files of a data set."""
+    dataset = _dataset(name, settings or [])
+    found = check_data(dataset, data_root, all_images=all_images)
+    for line in found.summary:
+        print(line)
+    for fault in found.faults:
+        print(f"error: {fault}", file=sys.stderr)
+    if not found.is_sound:
+        raise SystemExit(2)
+
+
+def _dataset(option: str, settings: Sequence[str]) -> Dataset:
+    """Return the data set, its settings checked as those of a run are."""
+    chosen: dict[str, Any] = dict(parse_data_option(option))
+    for setting in settings:
+        change = parse_override(setting).get("data")
+        if not isinstance(change, dict):
+            raise ValueError(
+                f"`--set` must be data.KEY=VALUE here, but is {setting!r}."
+            )
+        chosen |= change
+    run = load_recipe("digits_lt").to_mapping()  # a sound one, for its other sections
+    return RunConfig.from_mapping(run | {"data": chosen}).data

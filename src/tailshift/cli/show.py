@@ -1,0 +1,226 @@
+"""Commands that show what finished runs are worth: evaluate, report, figures."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailshift.cli.app import (
+    Csv,
+    Force,
+    Latex,
+    Logits,
+    Markdown,
+    Runs,
+    RunsOrLogits,
+    TrainedPrior,
+    announce,
+    app,
+    check_new,
+    console,
+    load_all,
+    load_runs,
+    telling_interrupts,
+    write_text,
+)
+from tailshift.evaluation import Sampling
+from tailshift.evaluation.results import add_results, keep_logits, result_rows
+from tailshift.evaluation.summary import CALIBRATION, MEASURES, check_measure
+from tailshift.paper.duration import estimate_table
+from tailshift.paper.reproduce import reproduce_figure
+from tailshift.report import summary_table, write_csv, write_report
+from tailshift.report.page.page import check_runs, report_targets
+from tailshift.report.runs import summarise_runs
+from tailshift.report.tables import to_latex, to_markdown
+from tailshift.runs.run import load
+from tailshift.targets import HELP, PAPER_TARGETS
+
+
+@app.command(
+    epilog="Example: tailshift evaluate runs/digits_lt/lade-seed0 --target backward:10"
+)
+def evaluate(
+    runs: Runs,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TARGET",
+            help=f"{HELP} As often as you like; the paper's eleven if not at all.",
+        ),
+    ] = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METRIC",
+            help=f"What is shown: {', '.join(MEASURES)}. As often as you like.",
+        ),
+    ] = None,
+    sampling: Annotated[
+        Sampling,
+        typer.Option(
+            help="The test set of a target: the first samples of each class (as in the "
+            "paper), random ones (mean ± sd), or all of them, re-weighted."
+        ),
+    ] = "first",
+    repeats: Annotated[int, typer.Option(help="How many random test sets.")] = 10,
+    csv: Csv = None,
+    markdown: Markdown = None,
+    latex: Latex = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(help="Add a row for each run and target to this CSV file."),
+    ] = None,
+    logits: Annotated[
+        Path | None,
+        typer.Option(help="Keep each run's test logits here, in half precision."),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Print raw and compensated scores of finished runs on target distributions.
+
+    The CSV file has accuracy and the four calibration metrics, whatever is shown.
+    """
+    shown = [check_measure(name) for name in metric or ["accuracy"]]
+    for path in (csv, markdown, latex):
+        if path is not None:
+            check_new(path, force)
+    loaded = load_runs(runs)
+    check_runs(loaded)
+    summaries = summarise_runs(
+        loaded,
+        target or PAPER_TARGETS,
+        metrics=tuple(dict.fromkeys(["accuracy", *CALIBRATION, *shown])),
+        sampling=sampling,
+        repeats=repeats,
+    )
+    tables = [[s for s in summaries if s.metric == name] for name in shown]
+    for table in tables:
+        console.print(summary_table(table))
+    if csv is not None:
+        write_csv(csv, summaries)
+    if markdown is not None:
+        write_text(markdown, "\n".join(map(to_markdown, tables)))
+    if latex is not None:
+        write_text(latex, "\n".join(map(to_latex, tables)))
+    if results is not None:
+        for run in runs:
+            add_results(results, result_rows(load(run), target or PAPER_TARGETS))
+    if logits is not None:
+        for run in runs:
+            print(keep_logits(load(run), logits))
+
+
+@app.command(epilog="Example: tailshift report runs/digits_lt/lade-seed0 -o report")
+def report(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
+    runs: RunsOrLogits = None,
+    logits: Logits = None,
+    trained_prior: TrainedPrior = None,
+    title: Annotated[
+        str, typer.Option(help="The page's heading.")
+    ] = "tailshift report",
+    force: Force = False,
+) -> None:
+    """Write report.html and table.csv of finished runs, or of logits, into a folder."""
+    page, table = output / "report.html", output / "table.csv"
+    for path in (page, table):
+        check_new(path, force)
+    loaded = load_all(runs, logits, trained_prior)
+    write_report(page, loaded, title=title, overwrite=force)
+    write_csv(table, summarise_runs(loaded, report_targets(loaded)))
+    print(page)
+
+
+@app.command(epilog="Example: tailshift figures runs/digits_lt/lade-seed0 -o figures")
+def figures(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
+    runs: RunsOrLogits = None,
+    logits: Logits = None,
+    trained_prior: TrainedPrior = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="class_counts, average_probability, class_logits, reliability, "
+            "target_shift, accuracy_change. As often as you like; all if not at all.",
+        ),
+    ] = None,
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="TARGET",
+            help=f"What reliability and accuracy_change are shown on. {HELP}",
+        ),
+    ] = "uniform",
+    force: Force = False,
+) -> None:
+    """Write figures of finished runs, or of logits, as SVG and PNG into a folder."""
+    from tailshift.report.plots import (  # Matplotlib takes a while
+        FIGURES,
+        write_figures,
+    )
+
+    loaded = load_all(runs, logits, trained_prior)
+    paths = write_figures(
+        loaded,
+        output,
+        figures=figure or tuple(FIGURES),
+        target=target,
+        overwrite=force,
+        announce=_note,
+    )
+    for path in paths:
+        print(path)
+
+
+def draw_paper_figure(
+    figure: str,
+    *,
+    runs: Path,
+    seeds: Sequence[int],
+    quick: bool,
+    settings: Sequence[str],
+    logits: Path | None,
+    data_root: Path | None,
+    dry_run: bool,
+    output: Path,
+    force: bool,
+) -> None:
+    """Train what a figure of the paper lacks, and draw it; with faults, exit code 2."""
+    paths = [output / f"{figure}.{kind}" for kind in ("svg", "png")]
+    for path in [] if dry_run else paths:
+        check_new(path, force)
+    with telling_interrupts():
+        plan, faults = reproduce_figure(
+            figure,
+            runs=runs,
+            seeds=seeds,
+            quick=quick,
+            settings=settings,
+            logits=logits,
+            data_root=data_root,
+            dry_run=dry_run,
+            announce=announce,
+        )
+    if dry_run and plan.missing:
+        console.print(estimate_table(plan.estimates(data_root)))
+    announce(plan.title)
+    for title in plan.lacking:
+        _note(f"there is no run of {title}.")
+    if plan.runs and not dry_run:
+        from tailshift.report.plots import FIGURES, save_figure
+
+        drawn = FIGURES[plan.figure.name](plan.runs, "uniform")
+        save_figure(drawn, paths, overwrite=force)
+        for path in paths:
+            print(path)
+    for fault in faults:
+        print(f"error: {fault}", file=sys.stderr)
+    if faults:
+        raise SystemExit(2)
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)

@@ -1,0 +1,201 @@
+"""Commands that train: demo, train."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tailshift import recipes
+from tailshift.cli.app import DataRoot, Force, Settings, announce, app, console
+from tailshift.config import RunConfig
+from tailshift.data.own_forms import parse_data_option
+from tailshift.demo import next_folder, run_demo, why_not_helped
+from tailshift.methods import METHODS
+from tailshift.report import summary_table
+from tailshift.report.runs import report_run, summarise_runs
+from tailshift.runs.directory import check_directory, default_directory
+from tailshift.runs.run import Run, read_config, resume_command
+from tailshift.training import train
+from tailshift.training.distributed import is_first_process
+from tailshift.training.interrupt import exit_on_termination
+
+ALL_HELPED = "Compensation helps each of them on backward 50."
+OWN_IMAGES = "own_images"
+"""The recipe for --data without another."""
+
+
+@app.command(epilog="Example: tailshift demo")
+def demo(
+    output: Annotated[
+        Path | None, typer.Option(help="A new folder; by default runs/demo-N.")
+    ] = None,
+    all_methods: Annotated[
+        bool, typer.Option("--all", help="Every method, with one seed; minutes.")
+    ] = False,
+) -> None:
+    """Train three methods on long-tailed digits and report on eleven targets."""
+    folder = output or next_folder(Path("runs"))
+    chosen: dict[str, Any] = {"methods": METHODS.names(), "seeds": (0,)}
+    settings = chosen if all_methods else {}
+    summaries, report = run_demo(folder, announce=announce, **settings)
+    console.print(summary_table(summaries))
+    if all_methods:
+        for sentence in why_not_helped(folder) or [ALL_HELPED]:
+            announce(sentence)
+    print(report)
+
+
+@app.command("train", epilog="Example: tailshift train digits_lt --method lade")
+def train_command(
+    recipe: Annotated[
+        str | None,
+        typer.Argument(help="A name of `tailshift list recipes`, or a TOML file."),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Your images: folder:PATH, csv:FILE, list:FILE, parquet:PATH."
+        ),
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(help="Another method than the recipe's.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="RUN|WEIGHTS",
+            help="What stands for the first stage of a method of two: a finished run.",
+        ),
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="One run for each: 0,1,2.")] = None,
+    settings: Settings = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="Run directory; by default runs/RECIPE/METHOD-seedN."),
+    ] = None,
+    data_root: DataRoot = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
+    ] = False,
+    force: Force = False,
+    detect_anomaly: Annotated[
+        bool, typer.Option("--detect-anomaly", help="Name where a NaN comes up; slow.")
+    ] = False,
+) -> None:
+    """Train a recipe, one run for each seed."""
+    settings = [*_data_settings(data), *_start_settings(start), *(settings or [])]
+    if data is not None and recipe is None:
+        recipe = OWN_IMAGES
+    planned = _planned_runs(recipe, method, seeds, settings, output, resume)
+    if detect_anomaly:
+        planned = [(_detecting(config), folder) for config, folder in planned]
+    for config, folder in planned:  # all of them, before hours go into the first
+        check_directory(folder, config, resume=resume, force=force)
+    for config, folder in planned:
+        with exit_on_termination():
+            run = train(
+                config, output=folder, data_root=data_root, resume=resume, force=force
+            )
+        _report_training(run)
+
+
+def _detecting(config: RunConfig) -> RunConfig:
+    """Return a configuration under which the first NaN is named."""
+    train = config.train.model_copy(update={"detect_anomaly": True})
+    return config.model_copy(update={"train": train})
+
+
+def _data_settings(data: str | None) -> list[str]:
+    """Return the settings that --data stands for; a path is text, whatever it holds."""
+    if data is None:
+        return []
+    option = parse_data_option(data)
+    return [f"data.{key}={_toml_string(value)}" for key, value in option.items()]
+
+
+def _start_settings(start: str | None) -> list[str]:
+    """Return the settings that --from stands for."""
+    return [] if start is None else [f"train.start_from={_toml_string(start)}"]
+
+
+def _toml_string(text: str) -> str:
+    # JSON's escapes are TOML's, but for halves of an emoji and the delete character.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _planned_runs(
+    recipe: str | None,
+    method: str | None,
+    seeds: str | None,
+    settings: list[str] | None,
+    output: Path | None,
+    resume: bool,
+) -> list[tuple[RunConfig, Path]]:
+    """Return the configuration and folder of each run that was asked for."""
+    if recipe is None:
+        return [_resumed_run(output, resume, bool(method or seeds or settings))]
+    overrides = [f"method.name={method}"] if method is not None else []
+    overrides += settings or []
+    if seeds is None:
+        config = recipes.load_recipe(recipe, overrides)
+        return [(config, output or default_directory(config))]
+    planned = []
+    for seed in parse_seeds(seeds):
+        config = recipes.load_recipe(recipe, [*overrides, f"seed={seed}"])
+        folder = default_directory(config)
+        planned.append((config, output / folder.name if output else folder))
+    return planned
+
+
+def _resumed_run(
+    output: Path | None, resume: bool, is_changed: bool
+) -> tuple[RunConfig, Path]:
+    """Return the run to go on with, as it was begun."""
+    if not resume or output is None:
+        raise ValueError(
+            "`RECIPE` is missing. `tailshift list recipes` shows all; to go on "
+            "with a run, give --resume and --output."
+        )
+    if is_changed:
+        raise ValueError(
+            "`--resume` goes on with the settings that the run was begun with. "
+            "Leave out --method, --seeds and --set, or give a RECIPE."
+        )
+    if not output.is_dir():
+        raise FileNotFoundError(f"there is no run directory {output}.")
+    return read_config(output), output
+
+
+def parse_seeds(seeds: str) -> list[int]:
+    """Return ``"0,1,2"`` as numbers."""
+    try:
+        numbers = [int(seed) for seed in seeds.split(",")]
+    except ValueError:
+        raise ValueError(f"`--seeds` must be like 0,1,2, but is {seeds!r}.") from None
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(f"`--seeds` must differ, but is {seeds!r}.")
+    return numbers
+
+
+def _report_training(run: Run) -> None:
+    is_told = is_first_process()
+    if is_told and not run.is_finished:
+        console.print(
+            f"interrupted after {run.facts['epochs_done']} whole epochs; go on with "
+            f"{resume_command(run.directory)}",
+            soft_wrap=True,
+            markup=False,
+        )
+    if not run.is_finished:
+        raise SystemExit(130)
+    if not is_told:
+        return
+    [uniform] = summarise_runs([report_run(run)], ["uniform"])
+    console.print(
+        f"{run.config.method.title}: {100 * uniform.raw_mean:.1f} % raw, "
+        f"{100 * uniform.compensated_mean:.1f} % compensated on the uniform test set",
+        soft_wrap=True,
+    )
+    print(run.directory)

@@ -1,0 +1,360 @@
+"""Splits of image files, and their batches: decoded in worker processes."""
+
+import hashlib
+import math
+import os
+import signal
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from tailshift.data.batches import Batch, BatchPlan, Loader, Request
+from tailshift.data.dataset import LongTailedData, Split
+from tailshift.data.images import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    BrokenImageError,
+    EncodedImages,
+    Preparation,
+    load_image,
+)
+from tailshift.data.memory import Normalisation
+from tailshift.data.randomness import Stream, hashed_integers
+
+MOST_WORKERS = 8
+MEND = "Fetch it again, or leave such images out with data.skip_broken=true."
+
+
+class BrokenImageWarning(UserWarning):
+    """Images were left out because they cannot be read."""
+
+
+class _Loaded(NamedTuple):
+    """A batch as a worker returns it."""
+
+    images: Tensor
+    sample_ids: NDArray[np.int64]
+    broken: dict[int, str]
+
+
+class FileLoader(Loader):
+    """Serve the batches of a plan from encoded images, one epoch at a time.
+
+    Each image's transform draws from a generator seeded by a hash of (seed, epoch,
+    sample, occurrence), so batches are the same for any number of workers or ranks,
+    and from any batch on; no other generator is touched.
+
+    An image that cannot be read stops the epoch with its name or, with `skip_broken`,
+    is left out: its batch is that much smaller. A warning at the epoch's end says how
+    many were, and `broken` keeps why.
+
+    Args:
+        images: The encoded images.
+        plan: Which samples each batch has.
+        preparation: Gives the transform of each decoded image.
+        normalise: Applied after it.
+        training: Whether to augment.
+        skip_broken: Whether to leave out what cannot be read.
+        num_workers: Processes beside this one; 0 reads in this one, None takes one for
+            each core this rank has, at most 8.
+    """
+
+    def __init__(
+        self,
+        images: EncodedImages,
+        plan: BatchPlan,
+        *,
+        preparation: Preparation,
+        normalise: Normalisation,
+        training: bool,
+        skip_broken: bool = False,
+        num_workers: int | None = None,
+    ) -> None:
+        if num_workers is None:
+            num_workers = default_num_workers(plan.world_size)
+        if num_workers < 0:
+            raise ValueError(f"`num_workers` must be >= 0, but is {num_workers}.")
+        super().__init__(plan, skip_broken=skip_broken)
+        self.images = images
+        self._num_workers = num_workers
+        self._may_be_empty = plan.world_size > 1 or not training
+        self._reader = _Reader(
+            images, preparation, normalise, plan.seed if training else None
+        )
+        self._requests: list[Request] = []
+        self._workers: DataLoader[_Loaded] | None = None
+        self._epochs_begun = 0
+
+    def _serve(self, requests: list[Request]) -> Iterator[Batch]:
+        self._epochs_begun += 1
+        this, known = self._epochs_begun, len(self.broken)
+        batches = self._start(requests)
+        for request in requests:
+            loaded = next(batches)
+            fault = self._fault(loaded, request)
+            if fault:
+                self._workers = None
+                del batches  # the workers end before anybody sees the error
+                raise ValueError(fault)
+            ids = torch.from_numpy(loaded.sample_ids)
+            yield Batch(loaded.images, self.plan.labels[ids], ids)
+            if this != self._epochs_begun:
+                raise RuntimeError("a loader serves one epoch at a time.")
+        if len(self.broken) > known:
+            self._warn()
+
+    def _start(self, requests: list[Request]) -> Iterator[_Loaded]:
+        """Return what the workers, which live on between epochs, load of these."""
+        self._requests[:] = requests
+        if self._workers is None:
+            self._workers = DataLoader(
+                self._reader,
+                batch_size=None,  # the reader makes whole batches
+                sampler=self._requests,
+                num_workers=self._num_workers,
+                collate_fn=_unchanged,
+                worker_init_fn=_ignore_interrupts,
+                persistent_workers=self._num_workers > 0,
+                generator=torch.Generator(),  # else an epoch draws from the global one
+            )
+        return iter(self._workers)
+
+    def _fault(self, loaded: _Loaded, request: Request) -> str:
+        """Keep why images were left out; return what is wrong where they may not be."""
+        for i, reason in loaded.broken.items():
+            self.broken.setdefault(i, f"`{self.images.name(i)}` {reason}")
+        if not loaded.broken:
+            return ""
+        first = self.broken[next(iter(loaded.broken))]
+        if not self.skip_broken:
+            return f"{first}. {MEND}"
+        is_empty = len(loaded.broken) == len(request.sample_ids)
+        if is_empty and not self._may_be_empty:
+            return (
+                "a batch must have an image that can be read, but none of its "
+                f"{len(request.sample_ids)} can: {first}. Fetch them again, or take "
+                "larger batches."
+            )
+        return ""
+
+    def _warn(self) -> None:
+        first = next(iter(self.broken.values()))
+        warnings.warn(
+            f"{len(self.broken)} of {len(self.images)} images were left out because "
+            f"they cannot be read, the first: {first}.",
+            BrokenImageWarning,
+            stacklevel=3,
+        )
+
+
+class _Reader(Dataset[_Loaded]):
+    """Reads the images of a request; runs in a worker."""
+
+    def __init__(
+        self,
+        images: EncodedImages,
+        preparation: Preparation,
+        normalise: Normalisation,
+        seed: int | None,
+    ) -> None:
+        self._images = images
+        self._size = (3, preparation.image_size, preparation.image_size)
+        self._normalise = normalise
+        self._seed = seed
+        self._transform = (
+            preparation.evaluation() if seed is None else preparation.training()
+        )
+
+    def __getitem__(self, request: Request) -> _Loaded:
+        ids = request.sample_ids.tolist()
+        kept, broken = list[int](), dict[int, str]()
+        batch = _empty(len(ids), *self._size)
+        for i, seed in zip(ids, self._seeds(request), strict=True):
+            try:
+                batch[len(kept)] = self._normalise(self._load(i, seed))
+                kept.append(i)
+            except BrokenImageError as error:
+                broken[i] = str(error)
+        return _Loaded(batch[: len(kept)], np.array(kept, np.int64), broken)
+
+    def _seeds(self, request: Request) -> list[int] | list[None]:
+        if self._seed is None:
+            return [None] * len(request.sample_ids)
+        seeds: list[int] = hashed_integers(
+            request.sample_ids,
+            seed=self._seed,
+            epoch=request.epoch,
+            stream=Stream.TRANSFORM,
+            occurrences=request.occurrences,
+        ).tolist()
+        return seeds
+
+    def _load(self, i: int, seed: int | None) -> Tensor:
+        image = load_image(self._images, i)
+        if seed is None:
+            return self._transform(image)
+        generator = torch.default_generator
+        state = generator.get_state()
+        generator.manual_seed(seed)
+        try:
+            return self._transform(image)
+        finally:
+            generator.set_state(state)
+
+
+def _empty(*shape: int) -> Tensor:
+    """Return float32 of any values: in shared memory, where a worker is to fill it.
+
+    A tensor that is made elsewhere and shared then, empty or full, is copied.
+    """
+    if get_worker_info() is None or 0 in shape:
+        return torch.empty(shape)
+    num_bytes = math.prod(shape) * torch.float32.itemsize
+    new_shared: Any = torch.UntypedStorage._new_shared  # as in default_collate
+    return torch.empty(0).set_(new_shared(num_bytes)).view(shape)
+
+
+def default_num_workers(world_size: int = 1) -> int:
+    """Return one for each core that a rank has, at least 1 and at most 8."""
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):  # fewer, where a scheduler gave only some
+        cores = len(os.sched_getaffinity(0))
+    return min(max(cores // world_size, 1), MOST_WORKERS)
+
+
+def _unchanged(loaded: Any) -> Any:
+    return loaded
+
+
+def _ignore_interrupts(worker: int) -> None:
+    """Leave Ctrl-C and SIGTERM to the main process, which ends its step first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+@dataclass(frozen=True, eq=False)
+class FileSplit(Split):
+    """Encoded images of any sizes, and their labels."""
+
+    images: EncodedImages
+    """Where they are."""
+
+    labels: Tensor
+    """Class indices, int64, shape (N,)."""
+
+    preparation: Preparation = field(default_factory=Preparation)
+    """Crops, and augments in training."""
+
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    """Per channel, of pixels in [0, 1]."""
+
+    std: tuple[float, ...] = IMAGENET_STD
+    """Per channel, of pixels in [0, 1]."""
+
+    skip_broken: bool = False
+    """Whether loaders leave out what cannot be read."""
+
+    def __post_init__(self) -> None:
+        self._check_labels(len(self.images))
+
+    @property
+    def in_channels(self) -> int:
+        """Three: all images are loaded in colour."""
+        return 3
+
+    @property
+    def image_size(self) -> int:
+        """Height of the loaded images, which are square."""
+        return self.preparation.image_size
+
+    def missing(self) -> list[int]:
+        """Return the positions of the images that are not there."""
+        return np.flatnonzero(self.images.num_bytes < 0).tolist()
+
+    def subset(self, rows: Tensor) -> "FileSplit":
+        """Return the split of some rows: their indices, or a mask, shape (N,)."""
+        ids = torch.arange(len(self))[rows]
+        return replace(
+            self, images=self.images.subset(ids.numpy()), labels=self.labels[ids]
+        )
+
+    def keys(self) -> tuple[str, ...]:
+        """Return each image's path, or split and row of its table."""
+        return self.images.keys
+
+    def fingerprint(self) -> str:
+        """Return 16 hex digits of all images' paths, labels and lengths, sorted."""
+        facts = zip(
+            self.images.keys,
+            self.labels.tolist(),
+            self.images.num_bytes.tolist(),
+            strict=True,
+        )
+        lines = sorted(f"{key}\0{label}\0{size}\n" for key, label, size in facts)
+        return hashlib.sha256(
+            "".join(lines).encode(errors="surrogateescape")
+        ).hexdigest()[:16]
+
+    def _loader(
+        self, plan: BatchPlan, *, training: bool, num_workers: int | None
+    ) -> Loader:
+        return FileLoader(
+            self.images,
+            plan,
+            preparation=self.preparation,
+            normalise=Normalisation(self.mean, self.std),
+            training=training,
+            skip_broken=self.skip_broken,
+            num_workers=num_workers,
+        )
+
+
+def file_data(
+    name: str, splits: Mapping[str, FileSplit], class_names: tuple[str, ...]
+) -> LongTailedData:
+    """Return the data of `splits` ``train``, ``test`` and, where there is one, ``val``.
+
+    Every file must be there, before hours are spent, unless broken images are skipped;
+    no image may be in two splits.
+    """
+    for split_name, split in splits.items():
+        _check_present(split_name, split)
+    for first, second in combinations(splits, 2):
+        _check_disjoint(first, splits[first], second, splits[second])
+    train = splits["train"]
+    return LongTailedData(
+        name=name,
+        train=train,
+        val=splits.get("val"),
+        test=splits["test"],
+        class_names=class_names,
+        fingerprint=train.fingerprint(),
+    )
+
+
+def _check_present(name: str, split: FileSplit) -> None:
+    missing = [] if split.skip_broken else split.missing()
+    if missing:
+        raise FileNotFoundError(
+            f"`{split.images.name(missing[0])}` is missing, one of {len(missing)} "
+            f"missing of the {len(split)} images of {name}. {MEND}"
+        )
+
+
+def _check_disjoint(
+    first: str, split: FileSplit, second: str, other: FileSplit
+) -> None:
+    shared = set(split.keys()) & set(other.keys())
+    if shared:
+        raise ValueError(
+            f"an image must be in one split only, but {min(shared)} is in {first} and "
+            f"in {second} ({len(shared)} such)."
+        )

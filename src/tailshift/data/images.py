@@ -1,0 +1,185 @@
+"""Encoded images, one by one: where they are, how they are read and prepared."""
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path, PurePath
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+
+class EncodedImages(Protocol):
+    """JPEG, PNG and other files, wherever they are kept."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What tells each image apart from the others, wherever the data lies."""
+
+    @property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Length of each file, −1 where it is missing, shape (N,)."""
+
+    def name(self, i: int) -> str:
+        """Return where image i is, for messages."""
+
+    def read(self, i: int) -> bytes:
+        """Return the encoded image i."""
+
+    def subset(self, rows: NDArray[np.int64]) -> "EncodedImages":
+        """Return the images of some rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class ImageFiles:
+    """Images in files below one folder."""
+
+    root: Path
+    """The folder."""
+
+    paths: tuple[str, ...]
+    """Each file's path from there, with forward slashes."""
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The paths."""
+        return self.paths
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Length of each file, −1 where it is missing, shape (N,)."""
+        return np.array([_num_bytes(self.root / path) for path in self.paths], np.int64)
+
+    def name(self, i: int) -> str:
+        """Return the path of image i."""
+        return str(self.root / self.paths[i])
+
+    def read(self, i: int) -> bytes:
+        """Return what the file of image i holds."""
+        return (self.root / self.paths[i]).read_bytes()
+
+    def subset(self, rows: NDArray[np.int64]) -> "ImageFiles":
+        """Return the files of some rows."""
+        return replace(self, paths=tuple(self.paths[row] for row in rows))
+
+
+def _num_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def is_inside(path: str) -> bool:
+    """Say whether a path stays below the folder it is meant from.
+
+    Example:
+        >>> is_inside("a/b.jpg"), is_inside("../b.jpg"), is_inside("/b.jpg")
+        (True, False, False)
+    """
+    pure = PurePath(path)
+    return not pure.anchor and ".." not in pure.parts and "\0" not in path
+
+
+class BrokenImageError(ValueError):
+    """An image cannot be read; the text says why, to follow its name."""
+
+
+def load_image(images: EncodedImages, i: int) -> Image.Image:
+    """Return image i, decoded, in RGB.
+
+    Raises:
+        BrokenImageError: If it is missing or cannot be decoded.
+    """
+    try:
+        return decode_image(images.read(i))
+    except FileNotFoundError:
+        raise BrokenImageError("is missing") from None
+    except UnidentifiedImageError:
+        raise BrokenImageError("is not an image of a known format") from None
+    except Exception as error:  # a broken file may raise almost anything
+        raise BrokenImageError(f"cannot be read ({error})") from error
+
+
+def decode_image(encoded: bytes) -> Image.Image:
+    """Return an image in RGB; 16-bit grey keeps its upper 8 bits, alpha is dropped."""
+    image: Image.Image = Image.open(io.BytesIO(encoded))
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        grey = np.asarray(image).clip(0, 65535) // 256
+        image = Image.fromarray(grey.astype(np.uint8))
+    elif image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+Transform: TypeAlias = Callable[[Image.Image], Tensor]
+"""A decoded image in, uint8 of shape (3, image_size, image_size) out."""
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """The transforms of a split of photographs.
+
+    Example:
+        >>> picture = Image.new("RGB", (500, 375))
+        >>> Preparation(image_size=224).evaluation()(picture).shape
+        torch.Size([3, 224, 224])
+    """
+
+    image_size: int = 224
+    """Height and width of what comes out."""
+
+    crop: Literal["resized", "random"] = "resized"
+    """In training: a random area and aspect ratio, resized (``RandomResizedCrop``); or
+    the whole image resized to a square 256/224 times as large, and a random crop."""
+
+    flip: bool = True
+    """Mirror left and right with probability one half, in training."""
+
+    jitter: float = 0.0
+    """Brightness, contrast and saturation vary by this share, in training."""
+
+    def __post_init__(self) -> None:
+        if self.image_size < 1:
+            raise ValueError(f"`image_size` must be >= 1, but is {self.image_size}.")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError(f"`jitter` must be in [0, 1], but is {self.jitter:g}.")
+
+    @property
+    def resized(self) -> int:
+        """The size before cropping: 256 for 224."""
+        return round(self.image_size * 256 / 224)
+
+    def training(self) -> Transform:
+        """Return the transform that draws from PyTorch's default generator."""
+        from torchvision.transforms import v2  # slow to import: only when needed
+
+        steps: list[Any] = [v2.RandomResizedCrop(self.image_size)]
+        if self.crop == "random":
+            square = (self.resized, self.resized)
+            steps = [v2.Resize(square), v2.RandomCrop(self.image_size)]
+        if self.flip:
+            steps.append(v2.RandomHorizontalFlip())
+        if self.jitter:
+            steps.append(v2.ColorJitter(self.jitter, self.jitter, self.jitter))
+        return v2.Compose([*steps, v2.PILToTensor()])  # type: ignore[no-any-return]
+
+    def evaluation(self) -> Transform:
+        """Return the centre crop of the image resized to 256/224 of it."""
+        from torchvision.transforms import v2
+
+        steps = [v2.Resize(self.resized), v2.CenterCrop(self.image_size)]
+        return v2.Compose([*steps, v2.PILToTensor()])  # type: ignore[no-any-return]

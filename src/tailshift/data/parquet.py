@@ -1,0 +1,201 @@
+"""Parquet tables of images, in the layout of the Hugging Face hub."""
+
+import importlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tailshift.data.dataset import DATASETS
+from tailshift.data.image_loader import FileSplit
+from tailshift.data.list_files import shown
+from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
+
+
+@dataclass(frozen=True)
+class ImageParquet(OwnImages):
+    """Encoded images and labels in columns; splits by the files' names.
+
+    A file ``train-00000-of-00002.parquet`` belongs to the split train, and so on for
+    ``validation`` and ``test``; a name that tells no split counts as train.
+    """
+
+    sentence: ClassVar[str] = (
+        "Your own images: Parquet tables as the Hugging Face hub has them."
+    )
+    name: ClassVar[str] = "parquet"
+    form: ClassVar[str] = "a Parquet file, or a folder of them"
+
+    image_column: str = "image"
+    """The column of encoded images: structs with the field `bytes`, or bytes."""
+
+    label_column: str = "label"
+    """The column of labels: integers or names."""
+
+    def read(self, path: Path) -> Found:
+        """Return the splits that the files' names tell."""
+        tables = self._tables(path)
+        names = class_names_in(tables["train"].schema, self.label_column)
+        labels = {
+            split: table.column(self.label_column).to_pylist()
+            for split, table in tables.items()
+        }
+        if not names:
+            texts = [str(label) for part in labels.values() for label in part]
+            names = number_labels(texts)[1]
+            index = {name: c for c, name in enumerate(names)}
+            labels = {s: [index[str(v)] for v in part] for s, part in labels.items()}
+        splits = {}
+        for split, table in tables.items():
+            self._check_labels(labels[split], len(names), f"`{path}` split {split}")
+            images = ImageTable(
+                path, split, table.column(self.image_column), np.arange(len(table))
+            )
+            splits[split] = FileSplit(images, torch.tensor(labels[split]))
+        return Found(splits, names)
+
+    def _tables(self, path: Path) -> dict[str, Any]:
+        arrow, parquet = _import("pyarrow"), _import("pyarrow.parquet")
+        columns = [self.image_column, self.label_column]
+        parts: dict[str, list[Any]] = {}
+        for file in parquet_files(path):
+            with _telling_faults(file):
+                there = parquet.read_schema(file).names
+            if not set(columns) <= set(there):
+                raise ValueError(
+                    f"`{file}` must have the columns {' and '.join(columns)}, but has "
+                    f"{shown(', '.join(there))}. Name them with data.image_column and "
+                    "data.label_column."
+                )
+            with _telling_faults(file):
+                table = parquet.read_table(file, columns=columns, memory_map=True)
+            parts.setdefault(split_of(file), []).append(table)
+        if "train" not in parts:
+            raise ValueError(f"`{path}` must have a train split, but has none.")
+        with _telling_faults(path):  # their columns may be of different types
+            return {name: arrow.concat_tables(tables) for name, tables in parts.items()}
+
+    def _check_labels(self, labels: list[Any], num_classes: int, where: str) -> None:
+        for row, label in enumerate(labels):
+            if type(label) is not int or not 0 <= label < num_classes:
+                raise ValueError(
+                    f"{where} row {row} must have a label in 0..{num_classes - 1}, but "
+                    f"has {label}."
+                )
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTable:
+    """Encoded images in a column of a table."""
+
+    path: Path
+    """Where the table is."""
+
+    split: str
+    """Which split of it these are from."""
+
+    column: Any
+    """pyarrow's column of structs or bytes."""
+
+    rows: NDArray[np.int64]
+    """Which rows of it these are, shape (N,)."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Split and row."""
+        return tuple(f"{self.split} row {row}" for row in self.rows.tolist())
+
+    @cached_property
+    def num_bytes(self) -> NDArray[np.int64]:
+        """Length of each image, −1 where there is none, shape (N,)."""
+        compute = _import("pyarrow.compute")
+        column = self.column
+        if str(column.type).startswith("struct"):
+            column = compute.struct_field(column, "bytes")
+        lengths = compute.fill_null(compute.binary_length(column), -1)
+        return np.asarray(lengths.to_numpy(), dtype=np.int64)[self.rows]
+
+    def name(self, i: int) -> str:
+        """Return the table, split and row of image i."""
+        return f"{self.path}, {self.split} row {self.rows[i]}"
+
+    def read(self, i: int) -> bytes:
+        """Return the encoded image i."""
+        value = self.column[int(self.rows[i])].as_py()
+        encoded = value.get("bytes") if isinstance(value, dict) else value
+        if encoded is None:
+            raise FileNotFoundError
+        return bytes(encoded)
+
+    def subset(self, rows: NDArray[np.int64]) -> "ImageTable":
+        """Return the images of some rows."""
+        return replace(self, rows=self.rows[rows])
+
+
+def parquet_files(path: Path) -> list[Path]:
+    """Return a Parquet file, or those of a folder and below, by path."""
+    if path.is_file():
+        return [path]
+    files = sorted(path.rglob("*.parquet"))
+    if not files:
+        raise FileNotFoundError(f"there is no Parquet file `{path}`, nor any in it.")
+    return files
+
+
+def split_of(file: Path) -> str:
+    """Return the split that a file's name tells.
+
+    Example:
+        >>> split_of(Path("data/validation-00000-of-00001.parquet"))
+        'val'
+        >>> split_of(Path("birds.parquet"))
+        'train'
+    """
+    return SPLIT_NAMES.get(file.stem.split("-")[0].lower(), "train")
+
+
+def class_names_in(schema: Any, column: str) -> tuple[str, ...]:
+    """Return the names in the hub's metadata of a table; none where it has none."""
+    text = (schema.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        names = json.loads(text)["info"]["features"][column]["names"]
+    except (ValueError, RecursionError, KeyError, TypeError):
+        return ()
+    return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+@contextmanager
+def _telling_faults(file: Path) -> Iterator[None]:
+    """Turn what pyarrow makes of a broken table into one sentence."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"`{file}` must be a Parquet table, but cannot be read ({reason})."
+        ) from None
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ModuleNotFoundError(
+            "Parquet tables need the package pyarrow, which is not installed. Install "
+            "it with `pip install tailshift[datasets]`."
+        ) from None
+
+
+DATASETS.add("parquet", ImageParquet)

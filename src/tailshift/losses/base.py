@@ -1,0 +1,311 @@
+"""What every loss takes: logits (N, C) and labels (N,), checked without reading them.
+
+Only shapes and dtypes are looked at, so that no check makes the host wait for a device.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Self, TypeAlias, get_args
+
+import torch
+from torch import Tensor, nn
+
+from tailshift.priors import VectorLike, as_prior, as_vector
+from tailshift.processes import Processes
+
+
+def check_batch(
+    logits: Tensor, labels: Tensor, *, name: str = "logits"
+) -> tuple[Tensor, Tensor]:
+    r"""Return :math:`f` in float32 or wider, and :math:`y` as int64.
+
+    Args:
+        logits: Shape (N, C).
+        labels: Class indices, shape (N,).
+        name: What the loss calls its ``logits``, for error messages.
+
+    Example:
+        >>> f, y = check_batch(torch.zeros(2, 3).bfloat16(), torch.tensor([0, 2]))
+        >>> f.dtype, y.dtype
+        (torch.float32, torch.int64)
+    """
+    _check_tensor(name, logits)
+    _check_tensor("labels", labels)
+    f = check_logits(logits, name=name)
+    if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise TypeError(f"`labels` must be class indices, but is {labels.dtype}.")
+    if labels.shape != logits.shape[:1]:
+        raise ValueError(
+            f"`labels` must have shape ({len(logits)},), one for each row of `{name}`, "
+            f"but has shape {tuple(labels.shape)}."
+        )
+    return f, labels.long()
+
+
+def check_logits(logits: Tensor, *, name: str = "logits") -> Tensor:
+    r"""Return :math:`f`, shape (N, C), in float32 or wider.
+
+    Half-precision logits are widened here, once, so that all sums and exponentials of
+    a loss run in float32 under autocast too; their gradient comes back in half.
+    """
+    _check_tensor(name, logits)
+    if not logits.is_floating_point():
+        raise TypeError(f"`{name}` must be floating point, but is {logits.dtype}.")
+    if logits.ndim != 2:
+        raise ValueError(
+            f"`{name}` must have shape (N, C), but has shape {tuple(logits.shape)}."
+        )
+    if logits.numel() == 0:
+        raise ValueError(
+            f"`{name}` must hold at least one sample and one class, "
+            f"but has shape {tuple(logits.shape)}. Skip an empty batch."
+        )
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(
+            f"`{name}` must be a torch tensor, but is {type(value).__name__}."
+        )
+
+
+def check_part(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what :func:`check_batch` does, for a part of a batch that may be empty."""
+    if logits.ndim == 2 and logits.shape[0] == 0 and labels.shape == (0,):
+        f = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return f, labels.long()
+    return check_batch(logits, labels)
+
+
+def check_num_classes(
+    name: str, vector: Tensor, logits: Tensor, *, logits_name: str = "logits"
+) -> None:
+    """Refuse a ``vector`` that has not one entry for each class of ``logits``."""
+    if len(vector) != logits.shape[1]:
+        raise ValueError(
+            f"`{name}` has {len(vector)} entries "
+            f"but `{logits_name}` has {logits.shape[1]} classes."
+        )
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Refuse a setting below 0, or one that is not finite.
+
+    Example:
+        >>> check_not_negative("gamma", -1.0)
+        Traceback (most recent call last):
+        ...
+        ValueError: `gamma` must be finite and not negative, but is -1.0.
+    """
+    if not 0 <= value < math.inf:
+        raise ValueError(f"`{name}` must be finite and not negative, but is {value}.")
+
+
+def check_positive(name: str, value: float) -> None:
+    """Refuse a setting that is not above 0, or not finite."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"`{name}` must be finite and positive, but is {value}.")
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse a setting outside of 0..1."""
+    if not 0 <= value <= 1:
+        raise ValueError(f"`{name}` must lie in [0, 1], but is {value}.")
+
+
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+
+
+def check_reduction(reduction: str) -> None:
+    """Refuse a ``reduction`` that no loss knows.
+
+    Example:
+        >>> check_reduction("average")
+        Traceback (most recent call last):
+        ...
+        ValueError: `reduction` must be 'mean', 'sum' or 'none', but is 'average'.
+    """
+    if reduction not in get_args(Reduction):
+        raise ValueError(
+            f"`reduction` must be 'mean', 'sum' or 'none', but is {reduction!r}."
+        )
+
+
+def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
+    """Return the mean or sum of one value a sample, shape (N,), or the values."""
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def as_class_counts(class_counts: VectorLike, *, positive: bool = True) -> Tensor:
+    """Return counts as float64 (float32 on a device without it), shape (C,).
+
+    Args:
+        class_counts: Training samples of each class, shape (C,).
+        positive: Refuse a class without samples.
+
+    Example:
+        >>> as_class_counts([500, 0, 20, 0])
+        Traceback (most recent call last):
+        ...
+        ValueError: `class_counts` must be positive for every class, but is 0 for \
+classes 1 and 3 (4 classes). Drop them or give them samples.
+    """
+    n = _as_floats(class_counts, "class_counts")
+    if n.device.type != "cpu":
+        return n
+    _refuse("class_counts", n, ~((n >= 0) & n.isfinite()), "finite and not negative")
+    if positive and (n == 0).any():
+        empty = (n == 0).nonzero().flatten().tolist()
+        mend = "Drop them or give them samples."
+        if len(empty) == 1:
+            mend = "Drop it or give it a sample."
+        raise ValueError(
+            f"`class_counts` must be positive for every class, but is 0 for "
+            f"{_name_classes(empty)} ({len(n)} classes). {mend}"
+        )
+    return n
+
+
+def as_weights(class_weights: VectorLike) -> Tensor:
+    """Return class weights as checked float64, shape (C,)."""
+    w = _as_floats(class_weights, "class_weights")
+    check_weights(w)
+    return w
+
+
+def weights_for(
+    logits: Tensor, class_weights: VectorLike | None, *, logits_name: str = "logits"
+) -> Tensor | None:
+    """Return checked weights in the dtype and on the device of widened ``logits``."""
+    if class_weights is None:
+        return None
+    w = as_weights(class_weights)
+    check_num_classes("class_weights", w, logits, logits_name=logits_name)
+    return w.to(logits)
+
+
+def check_weights(class_weights: Tensor) -> None:
+    """Refuse weights below 0 or not finite, on the CPU."""
+    if class_weights.device.type == "cpu":
+        wrong = ~((class_weights >= 0) & class_weights.isfinite())
+        _refuse("class_weights", class_weights, wrong, "finite and not negative")
+
+
+def weigh(losses: Tensor, labels: Tensor, class_weights: Tensor | None) -> Tensor:
+    r"""Return :math:`w_{y_i} \ell_i`, shape (N,)."""
+    if class_weights is None:
+        return losses
+    return losses * class_weights.index_select(0, labels)
+
+
+def _as_floats(values: VectorLike, name: str) -> Tensor:
+    vector = as_vector(values, name).detach()
+    return vector.to(torch.float32 if vector.device.type == "mps" else torch.float64)
+
+
+def _refuse(name: str, values: Tensor, wrong: Tensor, rule: str) -> None:
+    if wrong.any():
+        where = int(wrong.int().argmax())
+        raise ValueError(
+            f"`{name}` must be {rule}, but is {values[where].item():g} "
+            f"for class {where}."
+        )
+
+
+def _name_classes(indices: list[int], most: int = 8) -> str:
+    if len(indices) == 1:
+        return f"class {indices[0]}"
+    if len(indices) > most:
+        shown = ", ".join(map(str, indices[:most]))
+        return f"classes {shown} and {len(indices) - most} more"
+    return f"classes {', '.join(map(str, indices[:-1]))} and {indices[-1]}"
+
+
+class VectorModule(nn.Module):
+    """Base of the losses that hold a prior, weights or margins as buffers.
+
+    Buffers move with the module but keep their float64 (float32 where a device has no
+    float64): a prior rounded to half precision, as ``.half()`` or ``.to(bfloat16)``
+    would leave it, is wrong in the third digit and may be 0 for the rarest classes.
+
+    Example:
+        >>> loss = VectorModule()
+        >>> loss.register_buffer("weights", torch.tensor([1e-8, 1.0]).double())
+        >>> loss.half().weights
+        tensor([1.0000e-08, 1.0000e+00], dtype=torch.float64)
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Every .to(), .cuda() and .half() of a module comes through here.
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                device = fn(torch.empty(0, device=buffer.device)).device
+                dtype = torch.float32 if device.type == "mps" else torch.float64
+                self._buffers[name] = buffer.to(device, dtype)
+        if recurse:
+            for child in self.children():
+                child._apply(fn)  # type: ignore[no-untyped-call] # torch has no types
+        return self
+
+
+class PriorModule(VectorModule):
+    """Base of the losses that carry a prior; it is checked here, once, and a buffer.
+
+    Args:
+        source_prior: :math:`p_s`, strictly positive, sums to 1, shape (C,).
+    """
+
+    source_prior: Tensor
+
+    def __init__(self, source_prior: VectorLike) -> None:
+        super().__init__()
+        self.register_buffer("source_prior", as_prior(source_prior, positive=True))
+
+    def log_prior(self, logits: Tensor) -> Tensor:
+        r"""Return :math:`\log p_s` in the dtype of the widened ``logits``."""
+        return self.source_prior.to(logits.dtype).log()
+
+    def extra_repr(self) -> str:
+        """Say for how many classes the prior is."""
+        return f"num_classes={len(self.source_prior)}"
+
+
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""What maps logits (N, C) and labels (N,) to a scalar or to one value a sample."""
+
+
+def loss_over_processes(
+    loss: Loss, output: Any, labels: Tensor, processes: Processes
+) -> Tensor:
+    r"""Return what averages over processes to the loss of all their samples.
+
+    A loss that spans the batch says itself how, in ``over_processes``. Any other is
+    taken for a mean over samples, and weighted by :meth:`Processes.share`.
+
+    Args:
+        loss: Module of this package, or function of output and labels.
+        output: Of the network for this process's samples: logits (n, C), or a tuple.
+        labels: Class indices, shape (n,); n may be 0, but not on all processes.
+        processes: Those that train together.
+
+    Example:
+        >>> from tailshift.losses import CrossEntropyLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> loss_over_processes(CrossEntropyLoss(), logits, labels, Processes())
+        tensor(1.3863)
+    """
+    spanning = getattr(loss, "over_processes", None)
+    if spanning is not None:
+        value: Tensor = spanning(output, labels, processes)
+        return value
+    tensors = [output] if isinstance(output, Tensor) else list(output)
+    share = processes.share(labels, like=tensors[0])
+    return share * loss(output, labels) if len(labels) else _nothing(tensors)
+
+
+def _nothing(tensors: Iterable[Tensor]) -> Tensor:
+    """Return 0, at which all that the tensors were made of has the gradient 0."""
+    return torch.stack([tensor.flatten()[:0].sum() for tensor in tensors]).sum()

@@ -1,0 +1,166 @@
+"""Comparisons: our number of a cell beside the one that the paper prints."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal, TypeAlias
+
+from tailshift.config import RunConfig
+from tailshift.evaluation.records import deviation
+from tailshift.evaluation.summary import MEASURES
+from tailshift.paper.duration import DataShape, known_shape
+from tailshift.paper.numbers import PaperNumber, paper_table
+from tailshift.paper.sources import BENCHMARKS
+
+Quantity: TypeAlias = Literal["percent", "score", "count", "setting"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One cell of a table: ours and the paper's, in the paper's unit."""
+
+    table: int
+    row: str
+    column: str
+    ours_mean: float
+    """Mean over the seeds there are; NaN where there is none."""
+    ours_sd: float
+    """Standard deviation over seeds (n − 1); 0 for one seed, NaN for none."""
+    num_seeds: int
+    """Runs behind the mean; 0 for what needs no run (Tables 1 and 7)."""
+    paper: float
+    """The printed number; NaN where none is printed."""
+    quantity: Quantity = "percent"
+    """How the numbers are written: 45.4, 0.148, 10,847 or 0.005."""
+    decimals: int = 1
+    """Digits after the point of a percentage or a score, as the paper prints them."""
+    is_high_better: bool = True
+    """Whether the highest number of a column is the best."""
+    note: str = ""
+    """What is known about the printed number; parts are separated by ``"; "``."""
+
+    @property
+    def difference(self) -> float:
+        """Ours − the paper's, in points where both are in percent."""
+        return self.ours_mean - self.paper
+
+
+def compare(
+    number: PaperNumber, values: Sequence[float], metric: str = "accuracy"
+) -> Comparison:
+    """Return a printed score beside ours, one value for each seed.
+
+    Args:
+        number: A cell of a table of the paper.
+        values: Ours, in the paper's unit.
+        metric: The score: a name of :data:`~tailshift.evaluation.summary.MEASURES`.
+
+    Example:
+        >>> from tailshift.paper.numbers import paper_table
+        >>> comparison = compare(paper_table(2).at("LADE", "100"), [45.0, 46.0])
+        >>> round(comparison.difference, 2), round(comparison.ours_sd, 2)
+        (0.1, 0.71)
+    """
+    nothing = float("nan")
+    measure = MEASURES[metric]
+    return Comparison(
+        table=number.table,
+        row=number.row,
+        column=number.column,
+        ours_mean=fmean(values) if values else nothing,
+        ours_sd=deviation(values) if len(values) > 1 else 0.0 if values else nothing,
+        num_seeds=len(values),
+        paper=number.value,
+        quantity="percent" if measure.is_percent else "score",
+        decimals=_printed_decimals(number),
+        is_high_better=measure.is_high_better,
+        note=number.note,
+    )
+
+
+def _printed_decimals(number: PaperNumber) -> int:
+    """Return the digits after the point in the paper's column."""
+    printed = [
+        cell.text
+        for cell in paper_table(number.table).numbers
+        if cell.column == number.column
+    ]
+    return max(len(text.partition(".")[2]) for text in printed)
+
+
+def compare_data_sets(configs: Mapping[str, RunConfig]) -> list[Comparison]:
+    """Return Table 1, with a row for each of CIFAR-100-LT's imbalance ratios.
+
+    Args:
+        configs: Those of LADE, by the recipe's name.
+    """
+    cells = []
+    for number in paper_table(1).numbers:
+        for row, benchmark, paper in _printed_facts(number):
+            config = configs.get(BENCHMARKS[benchmark].format("lade"))
+            shape = known_shape(config.data) if config else None
+            ours = _fact(shape, number.column) if shape else math.nan
+            cells.append(_plain(number, row, ours, paper, "count"))
+    return cells
+
+
+def _fact(shape: DataShape, column: str) -> float:
+    return {
+        "Classes": shape.num_classes,
+        "Samples": shape.num_samples,
+        "Imbalance ratio": shape.imbalance_ratio,
+    }[column]
+
+
+def _printed_facts(number: PaperNumber) -> list[tuple[str, str, float]]:
+    """Return (row, benchmark, printed value); CIFAR-100-LT's row stands for three."""
+    if number.row != "CIFAR-100-LT":
+        return [(number.row, number.row, number.value)]
+    ratios = re.findall(r"\d+", paper_table(1).at(number.row, "Imbalance ratio").text)
+    return [
+        (
+            f"{number.row}, ratio {ratio}",
+            f"{number.row} (IB {ratio})",
+            float(ratio) if math.isnan(number.value) else number.value,
+        )
+        for ratio in ratios
+    ]
+
+
+def compare_settings(configs: Mapping[str, RunConfig]) -> list[Comparison]:
+    """Return Table 7: the settings of the recipes.
+
+    Args:
+        configs: Those of LADE, by the recipe's name.
+    """
+    cells = []
+    for number in paper_table(7).numbers:
+        config = configs.get(BENCHMARKS[number.row].format("lade"))
+        ours = math.nan
+        if config is not None:
+            ours = {
+                "λ": getattr(config.method, "lam", math.nan),
+                "α": getattr(config.method, "alpha", math.nan),
+                "Batch size": config.train.batch_size,
+            }[number.column]
+        cells.append(_plain(number, number.row, ours, number.value, "setting"))
+    return cells
+
+
+def _plain(
+    number: PaperNumber, row: str, ours: float, paper: float, quantity: Quantity
+) -> Comparison:
+    """Return a comparison of what needs no run."""
+    return Comparison(
+        table=number.table,
+        row=row,
+        column=number.column,
+        ours_mean=float(ours),
+        ours_sd=math.nan,
+        num_seeds=0,
+        paper=paper,
+        quantity=quantity,
+        note=number.note,
+    )

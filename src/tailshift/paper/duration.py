@@ -1,0 +1,248 @@
+"""How long training will take: from the shape of the data and a few timed steps."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich import box
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+from torch.optim import SGD
+
+from tailshift.config import RunConfig
+from tailshift.data import Dataset, known_counts, profile_counts
+from tailshift.data.benchmarks import ListBenchmark
+from tailshift.data.cifar import CIFARLT
+from tailshift.runs.network import build_network
+from tailshift.training.distributed import build_fabric
+
+CIFAR_TRAIN_IMAGES = 50_000
+
+
+@dataclass(frozen=True, eq=False)
+class DataShape:
+    """Class counts and image size of a training split."""
+
+    class_counts: Tensor
+    """Training images of each class, int64, shape (C,)."""
+    image_size: int
+    """Height and width."""
+    in_channels: int = 3
+
+    @property
+    def num_samples(self) -> int:
+        """Training images."""
+        return int(self.class_counts.sum())
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_counts)
+
+    @property
+    def imbalance_ratio(self) -> float:
+        """Largest / smallest count."""
+        return float(self.class_counts.max() / self.class_counts.min())
+
+
+def data_shape(config: RunConfig, data_root: Path | None = None) -> DataShape:
+    """Return the shape of a configuration's data; it is read only if it must be."""
+    shape = known_shape(config.data)
+    if shape is not None:
+        return shape
+    data = config.data.load(root=data_root, seed=config.seed)
+    return DataShape(data.class_counts, data.image_size, data.in_channels)
+
+
+def known_shape(dataset: Dataset) -> DataShape | None:
+    """Return the shape of a benchmark's training split; None for any other data.
+
+    Example:
+        >>> from tailshift.data import CIFAR100LT
+        >>> shape = known_shape(CIFAR100LT(imbalance_ratio=100))
+        >>> shape.num_samples, shape.num_classes, shape.imbalance_ratio
+        (10847, 100, 100.0)
+    """
+    if isinstance(dataset, CIFARLT):
+        num_classes = dataset.layout.num_classes
+        largest = CIFAR_TRAIN_IMAGES // num_classes
+        counts = profile_counts(
+            dataset.profile, largest, dataset.imbalance_ratio, num_classes
+        )
+        return DataShape(counts, image_size=32)
+    if isinstance(dataset, ListBenchmark) and dataset.check_counts:
+        return DataShape(known_counts(dataset.name), image_size=dataset.image_size)
+    return None
+
+
+SMALLEST_BATCH = 4
+LONG_STEP = 2.0
+"""Seconds: a step that takes longer is measured at no larger a batch."""
+MEASURED = 1.0
+"""Seconds over which steps of the whole batch are measured."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long a run would take on this machine."""
+
+    recipe: str
+    seed: int
+    num_steps: int
+    seconds_per_step: float
+
+    @property
+    def seconds(self) -> float:
+        """For all steps."""
+        return self.num_steps * self.seconds_per_step
+
+
+def estimate_runs(
+    configs: Iterable[RunConfig], data_root: Path | None = None
+) -> list[Estimate]:
+    """Return how long each run would take; equal steps are measured once."""
+    measured: dict[object, float] = {}
+    estimates = []
+    for config in configs:
+        shape = data_shape(config, data_root)
+        equal = (
+            config.model,
+            config.method_name,
+            config.train,
+            shape.num_classes,
+            shape.image_size,
+        )
+        if equal not in measured:
+            measured[equal] = seconds_per_step(config, shape)
+        steps = num_steps(config, shape)
+        estimates.append(Estimate(config.recipe, config.seed, steps, measured[equal]))
+    return estimates
+
+
+def num_steps(config: RunConfig, shape: DataShape) -> int:
+    """Return the steps of all epochs.
+
+    Example:
+        >>> from tailshift.recipes import load_recipe
+        >>> shape = DataShape(torch.tensor([100, 50]), in_channels=1, image_size=8)
+        >>> config = load_recipe("digits_lt", ["train.epochs=30"])
+        >>> num_steps(config, shape)  # 30 epochs of ⌈150 / 64⌉
+        90
+    """
+    share = shape.num_samples / config.train.batch_size
+    steps = math.floor(share) if config.train.drop_last else math.ceil(share)
+    return steps * config.own_epochs
+
+
+def seconds_per_step(config: RunConfig, shape: DataShape) -> float:
+    """Return the seconds of one training step, measured.
+
+    The batch grows from a few images to the recipe's share of one process. Where a step
+    takes long before, as large networks do without a GPU, its time is scaled up.
+    """
+    whole = math.ceil(
+        config.train.batch_size / (config.train.devices * config.train.num_nodes)
+    )
+    step = _stepper(config, shape)
+    size = min(SMALLEST_BATCH, whole)
+    while True:
+        step(size)  # the first one also asks for memory and chooses kernels
+        seconds = step(size)
+        if seconds > LONG_STEP:
+            return seconds * whole / size
+        if size == whole:
+            return _mean_seconds(lambda: step(whole))
+        size = min(2 * size, whole)
+
+
+def _mean_seconds(step: Callable[[], float]) -> float:
+    seconds = [step()]
+    while sum(seconds) < MEASURED:
+        seconds.append(step())
+    return sum(seconds) / len(seconds)
+
+
+def _in_one_process(config: RunConfig) -> RunConfig:
+    train = config.train.model_copy(update={"devices": 1, "num_nodes": 1})
+    return config.model_copy(update={"train": train})
+
+
+def _stepper(config: RunConfig, shape: DataShape) -> Callable[[int], float]:
+    """Return a function that trains one step of so many images and times it."""
+    fabric = build_fabric(_in_one_process(config))
+    network = build_network(
+        config,
+        num_classes=shape.num_classes,
+        in_channels=shape.in_channels,
+        image_size=shape.image_size,
+        is_filled=True,
+    )
+    stage = config.method.stages()[0]
+    if config.train.channels_last:
+        network.to(memory_format=torch.channels_last)
+    optimizer = SGD(network.parameters(), lr=1e-6, momentum=config.optim.momentum)
+    model, optimizer = fabric.setup(network, optimizer)
+    criterion = stage.loss(shape.class_counts).to(fabric.device)
+    parts = len(config.samplers(stage))
+
+    def step(size: int) -> float:
+        side = shape.image_size
+        images = torch.randn(
+            parts * size, shape.in_channels, side, side, device=fabric.device
+        )
+        labels = torch.randint(shape.num_classes, (parts * size,)).to(fabric.device)
+        start = time.perf_counter()
+        loss = criterion(model(images), labels)
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        loss.item()  # waits until the device is done
+        return time.perf_counter() - start
+
+    return step
+
+
+def estimate_table(estimates: Sequence[Estimate]) -> Table:
+    """Return one line for each run that would be trained, and their sum."""
+    table = Table(
+        title="To be trained, with the time of its steps on this machine",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_footer=True,
+    )
+    num_runs = f"{len(estimates)} run{'' if len(estimates) == 1 else 's'}"
+    total = duration(sum(estimate.seconds for estimate in estimates))
+    table.add_column("Recipe", footer=Text(num_runs))
+    for name, footer in (("Seed", ""), ("Steps", ""), ("ms/step", ""), ("Time", total)):
+        table.add_column(name, footer=Text(footer), justify="right", no_wrap=True)
+    for estimate in estimates:
+        table.add_row(
+            Text(estimate.recipe),
+            f"{estimate.seed}",
+            f"{estimate.num_steps:,}",
+            f"{1000 * estimate.seconds_per_step:,.0f}",
+            duration(estimate.seconds),
+        )
+    return table
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units.
+
+    Example:
+        >>> duration(42), duration(750), duration(12_000), duration(200_000)
+        ('42 s', '12 min 30 s', '3 h 20 min', '2 d 7 h')
+    """
+    rest = round(seconds)
+    units = []
+    for name, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        amount, rest = divmod(rest, length)
+        units.append((amount, name))
+    first = next((i for i, (amount, _) in enumerate(units) if amount), len(units) - 1)
+    shown = [f"{amount} {name}" for amount, name in units[first : first + 2] if amount]
+    return " ".join(shown) or "0 s"

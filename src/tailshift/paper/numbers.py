@@ -1,0 +1,215 @@
+"""What the paper prints: the numbers of its tables, the panels of its figures."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from tailshift.registry import did_you_mean
+
+
+@dataclass(frozen=True)
+class PaperNumber:
+    """One cell of one of the paper's tables."""
+
+    table: int
+    """Number of the table, 1 to 11."""
+    row: str
+    """The method or the data set."""
+    column: str
+    """What is measured, or on which data."""
+    value: float
+    """The number, ``186K`` as 186 000; NaN where several are printed."""
+    text: str
+    """The number as it is printed."""
+    note: str
+    """Whose run it is, or what else is known about it."""
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of the paper."""
+
+    number: int
+    title: str
+    corner: str
+    """What a row is: the heading above the rows' names."""
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    numbers: tuple[PaperNumber, ...]
+    """Row by row."""
+
+    def at(self, row: str, column: str) -> PaperNumber:
+        """Return the number in a row and column.
+
+        Example:
+            >>> lade = paper_table(2).at("LADE", "100")
+            >>> lade.value, lade.note
+            (45.4, "authors' own run")
+        """
+        self._check("row", row, self.rows)
+        self._check("column", column, self.columns)
+        return self.numbers[
+            self.rows.index(row) * len(self.columns) + self.columns.index(column)
+        ]
+
+    def _check(self, name: str, value: str, known: Sequence[str]) -> None:
+        if value not in known:
+            hint = did_you_mean(value, list(known)) or ";"
+            raise ValueError(
+                f"`{name}` {value!r} is not in Table {self.number}{hint} "
+                f"Known: {', '.join(known)}"
+            )
+
+
+def paper_table(number: int) -> PaperTable:
+    """Return one of the paper's tables.
+
+    Args:
+        number: 1 data sets, 2 CIFAR-100-LT, 3 Places-LT, 4 ImageNet-LT,
+            5 iNaturalist 2018, 6 shifted ImageNet-LT, 7 settings, 8 ablation,
+            9 shifted CIFAR-100-LT, 10 and 11 calibration.
+
+    Example:
+        >>> table = paper_table(8)
+        >>> table.title, table.columns
+        ('Ablation: top-1 accuracy in % of LADE', ('LADE', 'λ = 0', 'α = 0'))
+    """
+    tables = _read_tables()
+    if number not in tables:
+        raise ValueError(
+            f"`number` must be that of a table of the paper, 1 to {len(tables)}, "
+            f"but is {number}."
+        )
+    return tables[number]
+
+
+@cache
+def _read_tables() -> dict[int, PaperTable]:
+    file = resources.files("tailshift") / "paper" / "tables.toml"
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    numbered = (
+        (int(key.removeprefix("table")), value) for key, value in content.items()
+    )
+    return {number: _table(number, entry) for number, entry in numbered}
+
+
+def _table(number: int, entry: Mapping[str, Any]) -> PaperTable:
+    columns = tuple(entry["columns"])
+    notes = _notes(entry)
+    numbers = [
+        PaperNumber(
+            number, row, column, _value(text), text, _note(entry, notes, row, column)
+        )
+        for row, *texts in entry["rows"]
+        for column, text in zip(columns, texts, strict=True)
+    ]
+    return PaperTable(
+        number=number,
+        title=entry["title"],
+        corner=entry["corner"],
+        columns=columns,
+        rows=tuple(row for row, *_ in entry["rows"]),
+        numbers=tuple(numbers),
+    )
+
+
+def _notes(entry: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """Return the notes by (row,) or (row, column)."""
+    return {
+        (place,) if isinstance(place, str) else tuple(place): note
+        for note, places in entry.get("notes", {}).items()
+        for place in places
+    }
+
+
+def _note(
+    entry: Mapping[str, Any],
+    notes: Mapping[tuple[str, ...], str],
+    row: str,
+    column: str,
+) -> str:
+    parts = (notes.get((row,), entry.get("note", "")), notes.get((row, column), ""))
+    return "; ".join(part for part in parts if part)
+
+
+def _value(text: str) -> float:
+    """Return a printed number; ``{10, 50, 100}`` is none."""
+    if text.startswith("{"):
+        return float("nan")
+    if text.endswith("K"):
+        return round(1000 * float(text.removesuffix("K")), 3)
+    return float(text)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One classifier of a figure."""
+
+    title: str
+    recipe: str
+    alpha: float | None = None
+    """LADE's α where it is not the recipe's."""
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of the paper, and what it is drawn from."""
+
+    number: int
+    title: str
+    name: str
+    """Key of :data:`tailshift.report.plots.FIGURES`."""
+    panels: tuple[Panel, ...]
+
+
+def _compared(pattern: str) -> tuple[Panel, ...]:
+    """Return the methods of the reliability diagrams, with their recipes."""
+    methods = {
+        "Causal Norm": "causal_norm",
+        "Balanced Softmax": "balanced_softmax",
+        "Softmax": "softmax",
+        "LADE": "lade",
+    }
+    return tuple(Panel(t, pattern.format(name)) for t, name in methods.items())
+
+
+_LADE = "cifar100_lt_ir100_lade"
+PAPER_FIGURES = {
+    f"figure{figure.number}": figure
+    for figure in (
+        PaperFigure(
+            2,
+            "Average probability of each class on the balanced test set, CIFAR-100-LT",
+            "average_probability",
+            (Panel("Softmax", "cifar100_lt_ir100_softmax"), Panel("LADE", _LADE)),
+        ),
+        PaperFigure(
+            3,
+            "Logits of each class as α grows, CIFAR-100-LT, imbalance ratio 100",
+            "class_logits",
+            (
+                Panel("LADE (α = 0)", f"{_LADE}_alpha0"),
+                Panel("LADE (α = 0.01)", _LADE, 0.01),
+                Panel("LADE (α = 0.1)", _LADE),
+                Panel("LADE (α = 1)", _LADE, 1.0),
+            ),
+        ),
+        PaperFigure(
+            4,
+            "Reliability diagrams, ImageNet-LT",
+            "reliability",
+            _compared("imagenet_lt_{}_180ep"),
+        ),
+        PaperFigure(
+            6,
+            "Reliability diagrams, CIFAR-100-LT, imbalance ratio 50",
+            "reliability",
+            _compared("cifar100_lt_ir50_{}"),
+        ),
+    )
+}
+"""The figures that can be reproduced. Figure 3's values of α are ours around the
+recipe's 0.1: the paper's text does not name those it shows."""

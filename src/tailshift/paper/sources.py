@@ -1,0 +1,119 @@
+"""Which recipe and which inference stand behind each cell of the paper's tables."""
+
+import math
+from dataclasses import dataclass
+
+from tailshift.paper.numbers import PaperNumber, PaperTable
+
+METHODS = {
+    "Balanced Softmax": "balanced_softmax",
+    "BBN": "bbn",
+    "Causal Norm": "causal_norm",
+    "CB-Focal": "cb_focal",
+    "Decouple-cRT": "crt",
+    "Decouple-LWS": "lws",
+    "Decouple-τ-norm": "tau_norm",
+    "Focal Loss": "focal",
+    "LADE": "lade",
+    "LDAM": "ldam",
+    "LDAM+DRW": "ldam_drw",
+    "OLTR": "oltr",
+    "Softmax": "softmax",
+}
+"""The methods of the paper's tables by their registered names."""
+
+BENCHMARKS = {
+    "CIFAR-100-LT (IB 10)": "cifar100_lt_ir10_{}",
+    "CIFAR-100-LT (IB 50)": "cifar100_lt_ir50_{}",
+    "CIFAR-100-LT (IB 100)": "cifar100_lt_ir100_{}",
+    "Places-LT": "places_lt_{}",
+    "ImageNet-LT": "imagenet_lt_{}_180ep",
+    "iNaturalist 2018": "inaturalist2018_{}",
+}
+"""The rows of Tables 7 and 8: the recipe's name around the method's."""
+
+ABLATIONS = {"LADE": "lade", "λ = 0": "lade_lambda0", "α = 0": "lade_alpha0"}
+METRICS = {
+    "All": "accuracy",
+    "Many": "many",
+    "Medium": "medium",
+    "Few": "few",
+    "Accuracy": "accuracy",
+    "ECE": "ece",
+    "Classwise ECE": "classwise_ece",
+    "Brier": "brier",
+    "NLL": "nll",
+}
+SHIFTED, CALIBRATION = (6, 9), (10, 11)
+UNPRINTED = "PC Causal Norm", "PC Balanced Softmax"
+"""Rows that Tables 10 and 11 leave out."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where our number of a cell comes from."""
+
+    recipe: str
+    is_compensated: bool
+    """Whether the logits are compensated to the target."""
+    metric: str = "accuracy"
+    """Attribute of :class:`~tailshift.evaluation.records.Record`."""
+    target: str = "uniform"
+    """The label distribution of the test set."""
+
+
+def source_of(number: PaperNumber) -> Source:
+    """Return the source of a cell of Tables 2 to 6 or 8 to 11.
+
+    The recipe of a method that is not there yet is named all the same.
+
+    Example:
+        >>> from tailshift.paper.numbers import paper_table
+        >>> source = source_of(paper_table(2).at("PC Softmax", "100"))
+        >>> source.recipe, source.is_compensated, source.metric
+        ('cifar100_lt_ir100_softmax', True, 'accuracy')
+    """
+    if number.table == 8:
+        recipe = BENCHMARKS[number.row].format(ABLATIONS[number.column])
+        return Source(recipe, is_compensated=True)
+    title, _, epochs = number.row.partition(", ")
+    is_compensated = title == "LADE" or title.startswith("PC ")
+    method = METHODS[title.removeprefix("PC ")]
+    if number.table in SHIFTED:
+        recipe = _shifted_recipe(number.table, method)
+        return Source(recipe, is_compensated, target=number.column)
+    if number.table in CALIBRATION:
+        recipe = _shifted_recipe(number.table, method)
+        return Source(recipe, is_compensated, METRICS[number.column])
+    if number.table == 2:
+        return Source(f"cifar100_lt_ir{number.column}_{method}", is_compensated)
+    recipe = {
+        3: f"places_lt_{method}",
+        4: f"imagenet_lt_{method}_{epochs.removesuffix(' epochs')}ep",
+        5: f"inaturalist2018_{method}",
+    }[number.table]
+    return Source(recipe, is_compensated, METRICS[number.column])
+
+
+def _shifted_recipe(table: int, method: str) -> str:
+    if table in (6, 11):
+        return f"imagenet_lt_{method}_180ep"
+    return f"cifar100_lt_ir50_{method}"
+
+
+def asked_numbers(table: PaperTable) -> tuple[PaperNumber, ...]:
+    """Return the cells that we fill: the printed ones, and every PC variant.
+
+    Example:
+        >>> from tailshift.paper.numbers import paper_table
+        >>> asked_numbers(paper_table(10))[-1].row
+        'PC Balanced Softmax'
+    """
+    if table.number not in CALIBRATION:
+        return table.numbers
+    note = "not in the paper: its logits carry the uniform prior, PC changes nothing"
+    return table.numbers + tuple(
+        PaperNumber(table.number, row, column, math.nan, "", note)
+        for row in UNPRINTED
+        for column in table.columns
+    )

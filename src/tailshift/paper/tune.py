@@ -1,0 +1,453 @@
+"""The paper's grid search over α and λ of LADE, on a validation split.
+
+The score is the mean over the classes of the accuracy on each, of logits compensated to
+the uniform prior: an estimate of the accuracy on the uniform test set that the paper's
+tables show, whatever the label distribution of the validation split (CIFAR-100-LT's is
+held out of the training images and as long-tailed as they are). No score ever depends
+on a test image.
+"""
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from tailshift import priors
+from tailshift.compensation import post_compensate
+from tailshift.config import RunConfig
+from tailshift.data import LongTailedData
+from tailshift.methods import LADE
+from tailshift.predictions import Predictions
+from tailshift.report.tables import NOTHING
+from tailshift.runs.directory import check_same_config
+from tailshift.runs.run import FACTS, Run, load
+from tailshift.storage import atomic_write
+from tailshift.training.train import train, with_validation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One setting and what it scored.
+
+    Example:
+        >>> print(Trial(alpha=0.1, lam=0.01, score=0.454))
+        α = 0.1, λ = 0.01: 45.4 %
+    """
+
+    alpha: float
+    lam: float
+    score: float
+    """In [0, 1], higher is better; NaN where training diverged."""
+
+    def __str__(self) -> str:
+        score = "diverged" if math.isnan(self.score) else f"{100 * self.score:.1f} %"
+        return f"α = {self.alpha:g}, λ = {self.lam:g}: {score}"
+
+
+def best_trial(trials: Sequence[Trial]) -> Trial:
+    """Return the trial with the highest score, the first of equal ones."""
+    scored = [trial for trial in trials if not math.isnan(trial.score)]
+    if not scored:
+        raise ValueError(
+            "training diverged with every setting of the grid. Lower optim.lr."
+        )
+    return max(scored, key=lambda trial: trial.score)
+
+
+class Journal:
+    """A grid search in a journal file; one process at a time works on it.
+
+    Args:
+        path: The file; it is begun where there is none.
+        grid: Values of ``alpha`` and of ``lam``.
+        config: What is searched for, ready for JSON: a journal that was begun with
+            another one is refused.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        grid: Mapping[str, Sequence[float]],
+        config: Mapping[str, Any],
+    ) -> None:
+        self._optuna = _import_optuna()
+        self.grid = {name: list(grid[name]) for name in ("alpha", "lam")}
+        self._sampler = self._optuna.samplers.GridSampler(self.grid, seed=0)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._study = self._open(path)
+        self._check_same(path, {"config": config, "grid": self.grid})
+
+    def __len__(self) -> int:
+        """Return the number of settings in the grid."""
+        return math.prod(len(values) for values in self.grid.values())
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every setting has been tried."""
+        return bool(self._sampler.is_exhausted(self._study))
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """What has been tried, by α and then λ."""
+        closed = [t for t in self._study.get_trials() if t.state.is_finished()]
+        trials = [
+            Trial(
+                trial.params["alpha"],
+                trial.params["lam"],
+                math.nan if trial.value is None else trial.value,
+            )
+            for trial in closed
+        ]
+        return tuple(sorted(trials, key=lambda trial: (trial.alpha, trial.lam)))
+
+    def ask(self) -> tuple[Any, float, float]:
+        """Open a trial; return it with its α and λ.
+
+        One that is never told stays open, and its setting comes up again at the end.
+        """
+        trial = self._study.ask()
+        alpha, lam = (trial.suggest_categorical(k, v) for k, v in self.grid.items())
+        return trial, alpha, lam
+
+    def tell(self, trial: Any, score: float) -> None:
+        """Close a trial with its score, as failed if that is NaN."""
+        state = self._optuna.trial.TrialState
+        is_failed = math.isnan(score)
+        # After the last setting the sampler stops an Optuna loop, and there is none.
+        with suppress(RuntimeError):
+            self._study.tell(
+                trial,
+                None if is_failed else score,
+                state=state.FAIL if is_failed else state.COMPLETE,
+            )
+
+    def _open(self, path: Path) -> Any:
+        storages = self._optuna.storages
+        backend = storages.journal.JournalFileBackend(str(path))
+        try:
+            return self._optuna.create_study(
+                study_name="tailshift",
+                storage=storages.JournalStorage(backend),
+                sampler=self._sampler,
+                direction="maximize",
+                load_if_exists=True,
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is not a whole journal ({error}). Move it away to begin anew."
+            ) from None
+
+    def _check_same(self, path: Path, search: Mapping[str, Any]) -> None:
+        asked = json.loads(json.dumps(search))  # a tuple comes back as a list
+        begun = self._study.user_attrs.get("search", asked)
+        for name in asked:
+            if begun[name] != asked[name]:
+                raise ValueError(
+                    f"{path} was begun with another {name}. Go on with the one that it "
+                    "was begun with, or name another folder (--output)."
+                )
+        self._study.set_user_attr("search", asked)
+
+
+def _import_optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        raise ModuleNotFoundError(
+            "`tune` needs Optuna, which is not installed. Install tailshift[tune]."
+        ) from None
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+GRID = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
+"""The default values of α, and of λ."""
+
+HELD_OUT = 0.1
+"""Share of the training images that is held out where there is no validation split."""
+
+JOURNAL = "journal.log"
+"""Optuna's record of the search."""
+
+INTERRUPTED = "interrupted: the same command goes on where this one stopped."
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A finished search."""
+
+    trials: tuple[Trial, ...]
+    """By α, then by λ."""
+    best: Trial
+    """The highest score; of equal ones that with the smallest α, then λ."""
+    run: Run
+    """The best setting, trained on all training images."""
+
+
+def tune(
+    config: RunConfig,
+    *,
+    output: str | Path,
+    data_root: str | Path | None = None,
+    alphas: Sequence[float] = GRID,
+    lams: Sequence[float] = GRID,
+    announce: Callable[[str], None] = lambda text: None,
+) -> Tuning:
+    """Train every setting of the grid; return the scores and the best setting's run.
+
+    Where the data has no validation split, a tenth of the training images of each
+    class is held out, and the best setting is trained again on all. The search is kept
+    in ``output/journal.log``: after an interruption the same call goes on with it.
+
+    Args:
+        config: A recipe of LADE.
+        output: The folder of the search.
+        data_root: The folder that holds the data, where it is read from disk.
+        alphas: Values of α.
+        lams: Values of λ.
+        announce: Told of each setting, before and after.
+    """
+    grid = {"alpha": _check_grid("alphas", alphas), "lam": _check_grid("lams", lams)}
+    check_can_be_tuned(config)
+    folder = Path(output)
+    root = Path(data_root) if data_root is not None else None
+    whole = config.data.load(root=root, seed=config.seed)
+    journal = Journal(folder / JOURNAL, grid, config.to_mapping())
+    is_held_out = whole.val is None
+    data = with_validation(whole, HELD_OUT, seed=config.seed) if is_held_out else whole
+    while not journal.is_complete:
+        trial, alpha, lam = journal.ask()
+        setting = with_setting(config, alpha, lam, is_held_out=is_held_out)
+        announce(f"training α = {alpha:g}, λ = {lam:g}")
+        score = _score(setting, data, _directory(folder, alpha, lam))
+        journal.tell(trial, score)
+        announce(f"{len(journal.trials)} of {len(journal)}: {Trial(alpha, lam, score)}")
+    best = best_trial(journal.trials)
+    directory = _directory(folder, best.alpha, best.lam)
+    if is_held_out:
+        announce(f"training α = {best.alpha:g}, λ = {best.lam:g} on all images")
+        setting = with_setting(config, best.alpha, best.lam)
+        directory = _finished_run(setting, whole, folder / "best").directory
+    return Tuning(journal.trials, best, load(directory))
+
+
+def check_can_be_tuned(config: RunConfig) -> None:
+    """Refuse what has no α and λ, and the data that the paper did not tune on."""
+    if not isinstance(config.method, LADE):
+        raise ValueError(
+            f"`recipe` must train LADE, whose α and λ are searched, but "
+            f"{config.recipe} trains {config.method.title}. Set method.name=lade."
+        )
+    if config.data_name == "inaturalist2018":
+        raise ValueError(
+            "`recipe` must have data to validate on, but iNaturalist 2018 has none "
+            "beside its test images. The paper took the α and λ found on ImageNet-LT: "
+            "tune imagenet_lt_lade_180ep, then train with --set method.alpha=… "
+            "--set method.lam=…."
+        )
+
+
+def with_setting(
+    config: RunConfig, alpha: float, lam: float, *, is_held_out: bool = False
+) -> RunConfig:
+    """Return the configuration with another α and λ.
+
+    A run without the held-out images is no run of the recipe: its ``recipe`` says so.
+    """
+    assert isinstance(config.method, LADE)
+    changes: dict[str, Any] = {
+        "method": dataclasses.replace(config.method, alpha=alpha, lam=lam)
+    }
+    if is_held_out:
+        changes["recipe"] = f"{config.recipe}_held_out"
+    return config.model_copy(update=changes)
+
+
+def validation_score(predictions: Predictions) -> float:
+    """Return the mean accuracy over the classes, compensated to the uniform prior.
+
+    Higher is better, in [0, 1]; classes without a sample are left out.
+
+    Example:
+        >>> f = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.6, 0.0]])
+        >>> labels = torch.tensor([0, 0, 0, 1])
+        >>> source = torch.tensor([0.75, 0.25], dtype=torch.float64)
+        >>> validation_score(Predictions(f, labels, trained_prior=source))
+        0.5
+    """
+    f, y = predictions.logits.float(), predictions.labels  # (N, C), (N,)
+    uniform = priors.uniform(predictions.num_classes)
+    if predictions.trained_prior is not None:
+        p = predictions.trained_prior
+        f = post_compensate(f, trained_prior=p, target_prior=uniform)
+    is_right = (f.argmax(dim=1) == y).double()
+    n = torch.bincount(y, minlength=predictions.num_classes)  # (C,)
+    right = torch.bincount(y, weights=is_right, minlength=len(n))
+    return float((right[n > 0] / n[n > 0]).mean())
+
+
+def _check_grid(name: str, values: Sequence[float]) -> list[float]:
+    grid = [float(value) for value in values]
+    if not grid or not all(0 <= value < math.inf for value in grid):
+        raise ValueError(
+            f"`{name}` must be one or more finite numbers >= 0, but is {grid}."
+        )
+    return sorted(set(grid))
+
+
+def _directory(folder: Path, alpha: float, lam: float) -> Path:
+    return folder / "trials" / f"alpha{alpha:g}-lam{lam:g}"
+
+
+def _score(config: RunConfig, data: LongTailedData, directory: Path) -> float:
+    try:
+        run = _finished_run(config, data, directory)
+    except FloatingPointError:
+        return math.nan
+    return validation_score(run.predictions("val"))
+
+
+def _finished_run(config: RunConfig, data: LongTailedData, directory: Path) -> Run:
+    """Return the run in a directory, trained to its end."""
+    if (directory / FACTS).is_file() and load(directory).is_finished:
+        check_same_config(directory, config)
+        return load(directory)
+    run = train(config, output=directory, resume=True, data=data)
+    if not run.is_finished:
+        raise KeyboardInterrupt(INTERRUPTED)
+    return run
+
+
+TITLE = "Class-balanced validation accuracy in %"
+
+
+def tuning_table(trials: Sequence[Trial]) -> Table:
+    """Return the scores in %, a line for each α and a column for each λ; best bold."""
+    best = best_trial(trials)
+    scores = {(trial.alpha, trial.lam): trial for trial in trials}
+    alphas, lams = grid_values(trials)
+    table = Table(
+        title=TITLE,
+        min_width=len(TITLE),  # or it would wrap
+        caption=f"best: {best}",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
+    table.add_column("α")
+    for lam in lams:
+        table.add_column(f"λ = {lam:g}", justify="right", no_wrap=True)
+    for alpha in alphas:
+        cells = [scores.get((alpha, lam)) for lam in lams]
+        table.add_row(f"{alpha:g}", *(_cell(trial, best) for trial in cells))
+    return table
+
+
+def write_tuning_csv(path: Path, trials: Sequence[Trial]) -> None:
+    """Write one line a setting: alpha, lam, and the score in percent or nothing."""
+    with (
+        atomic_write(Path(path)) as temporary,
+        temporary.open("w", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["alpha", "lam", "score"])
+        for trial in trials:
+            score = "" if math.isnan(trial.score) else f"{100 * trial.score:.2f}"
+            writer.writerow([f"{trial.alpha:g}", f"{trial.lam:g}", score])
+
+
+def grid_values(trials: Sequence[Trial]) -> tuple[list[float], list[float]]:
+    """Return the values of α and of λ, ascending.
+
+    Example:
+        >>> grid_values([Trial(0.1, 0.5, 0.8), Trial(0.01, 0.5, 0.7)])
+        ([0.01, 0.1], [0.5])
+    """
+    alphas = {trial.alpha for trial in trials}
+    return sorted(alphas), sorted({trial.lam for trial in trials})
+
+
+def _cell(trial: Trial | None, best: Trial) -> Text:
+    if trial is None or math.isnan(trial.score):
+        return Text(NOTHING)
+    return Text(f"{100 * trial.score:.1f}", style="bold" if trial == best else "")
+
+
+CELL = 0.75  # inches
+
+
+def heat_map(trials: Sequence[Trial], *, title: str) -> "Figure":
+    """Return the figure: α down, λ across, the best setting framed.
+
+    Args:
+        trials: The settings and their scores; a diverged one is left blank.
+        title: The figure's.
+    """
+    from matplotlib.figure import Figure  # Matplotlib takes a while
+    from matplotlib.patches import Rectangle
+
+    alphas, lams = grid_values(trials)
+    scores = np.full((len(alphas), len(lams)), np.nan)
+    for trial in trials:
+        cell = alphas.index(trial.alpha), lams.index(trial.lam)
+        scores[cell] = 100 * trial.score
+    size = (CELL * len(lams) + 2, CELL * len(alphas) + 1.5)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(scores, cmap="cividis", aspect="auto")
+    figure.colorbar(image, ax=axes, label="class-balanced validation accuracy in %")
+    axes.set_xticks(range(len(lams)), [f"{lam:g}" for lam in lams])
+    axes.set_yticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
+    axes.set(xlabel="λ", ylabel="α", title=title)
+    _write_scores(axes, scores)
+    best = best_trial(trials)
+    corner = lams.index(best.lam) - 0.5, alphas.index(best.alpha) - 0.5
+    axes.add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", lw=3))
+    return figure
+
+
+def _write_scores(
+    axes: "Axes", scores: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+) -> None:
+    middle = (np.nanmin(scores) + np.nanmax(scores)) / 2
+    for (row, column), score in np.ndenumerate(scores):
+        text = "–" if math.isnan(score) else f"{score:.1f}"
+        colour = "white" if score < middle else "black"
+        axes.text(column, row, text, ha="center", va="center", color=colour)
+
+
+def save_heat_map(path: Path, trials: Sequence[Trial], *, title: str) -> list[Path]:
+    """Write the heat map as SVG and as PNG; return both paths.
+
+    Args:
+        path: Without suffix, or with one that is replaced.
+        trials: The settings and their scores.
+        title: The figure's.
+    """
+    from matplotlib import rc_context
+
+    figure = heat_map(trials, title=title)
+    paths = [Path(path).with_suffix(suffix) for suffix in (".svg", ".png")]
+    # The same scores give the same bytes: no date, no random identifiers.
+    with rc_context({"svg.hashsalt": "tailshift", "svg.fonttype": "none"}):
+        for file in paths:
+            kind = file.suffix.removeprefix(".")
+            metadata = {"Date": None} if kind == "svg" else {}
+            with atomic_write(file) as temporary:
+                figure.savefig(temporary, format=kind, dpi=150, metadata=metadata)
+    return paths

@@ -1,0 +1,244 @@
+"""Logits, labels and priors of a held-out set, checked, in memory and on disk."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tailshift.checks import (
+    ArrayLike,
+    as_tensor,
+    check_counts,
+    check_logits,
+    check_names,
+    check_probs,
+    check_sample_labels,
+)
+from tailshift.priors import as_prior
+from tailshift.registry import did_you_mean
+from tailshift.storage import DamagedFileError, read_tensors, write_tensors
+
+FORMAT_VERSION = "2"
+UNSEALED_VERSION = "1"  # the same, before files had a checksum
+
+
+def write_safetensors(
+    path: Path, tensors: dict[str, Tensor], class_names: Sequence[str], overwrite: bool
+) -> None:
+    """Write the tensors, the names and a checksum, whole or not at all."""
+    check_destination(path, overwrite)
+    metadata = {
+        "tailshift_predictions": FORMAT_VERSION,
+        "class_names": json.dumps(class_names),
+    }
+    write_tensors(path, tensors, metadata, overwrite=overwrite)
+
+
+def check_entries(fields: Mapping[str, Any], known: list[str]) -> None:
+    """Refuse a file with unknown entries, or without scores or labels."""
+    for key in fields:
+        if key not in known:
+            hint = did_you_mean(key, known) or ";"
+            raise ValueError(f"unknown entry {key!r}{hint} Known: {', '.join(known)}.")
+    if "logits" in fields and "probs" in fields:
+        raise ValueError("it holds both `logits` and `probs`; keep one of them.")
+    scores = " or ".join(f"`{key}`" for key in ("logits", "probs") if key in known)
+    if not {"logits", "probs"} & set(fields):
+        raise ValueError(f"it does not hold {scores}.")
+    if "labels" not in fields:
+        raise ValueError("it does not hold `labels`.")
+
+
+def check_destination(path: Path, overwrite: bool) -> None:
+    """Refuse a path that ends in .npz, has no folder, or exists unasked."""
+    if path.suffix.lower() == ".npz":
+        raise ValueError(
+            f"Predictions are written as safetensors, but {path} ends in .npz."
+        )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {path.parent} to write {path} in.")
+    if path.exists() and not overwrite:
+        raise FileExistsError(
+            f"{path} exists and is not overwritten. Give overwrite=True to replace it."
+        )
+
+
+def read_safetensors(path: Path) -> dict[str, Any]:
+    """Return the entries of a safetensors file, memory-mapped, and its class names.
+
+    The checksum is compared, which a file made elsewhere need not have.
+    """
+    try:
+        file = read_tensors(path)
+    except DamagedFileError as error:
+        reason = "was changed" if "checksum" in error.reason else "is cut short"
+        raise ValueError(f"{path} is no safetensors file or {reason}.") from None
+    version = file.metadata.get("tailshift_predictions", UNSEALED_VERSION)
+    if version not in (UNSEALED_VERSION, FORMAT_VERSION):
+        raise ValueError(
+            f"{path} is of format version {version[:40]!r}, "
+            f"but this tailshift reads version {FORMAT_VERSION}."
+        )
+    if version == FORMAT_VERSION and not file.is_sealed:
+        raise ValueError(f"{path} was changed: its checksum is gone.")
+    names = _parse_names(path, file.metadata.get("class_names", "[]"))
+    return {**file.tensors, "class_names": names}
+
+
+def _parse_names(path: Path, text: str) -> list[str]:
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path} has class names that are not a JSON list of strings.")
+    return names
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """Return the arrays of an archive; pickled ones are refused, not read."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except PermissionError:
+        raise
+    except Exception as error:  # a broken archive may raise almost anything
+        if "Object arrays" in str(error):
+            raise ValueError(
+                f"{path} holds pickled objects, which are not read; "
+                "save plain arrays of numbers, and class names as strings."
+            ) from None
+        raise ValueError(f"{path} is no .npz archive or is cut short.") from None
+
+
+HALF_LIMIT = torch.finfo(torch.float16).max
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions:
+    r"""What a model answered on a held-out set, and what is needed to re-target it.
+
+    Values are checked once, here, and kept on the CPU. Arrays are taken as well as
+    tensors; logits wider than float32 are rounded to it.
+
+    Attributes:
+        logits: :math:`f`, float32 or float16, shape (N, C); −inf is allowed.
+        labels: :math:`y`, int64, shape (N,).
+        source_counts: :math:`n_y`, training images of each class, int64, shape (C,).
+        trained_prior: The prior that the logits carry, float64, shape (C,).
+        class_names: One name a class; ``"class 0"`` … where none is given.
+
+    Example:
+        >>> Predictions(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
+        Predictions(2 samples, 2 classes, torch.float32)
+    """
+
+    logits: Tensor
+    labels: Tensor
+    source_counts: Tensor | None = None
+    trained_prior: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        f = as_tensor(self.logits, "logits").cpu()
+        if f.dtype in (torch.float64, torch.bfloat16):
+            f = f.float()
+        f = check_logits(f).contiguous()  # (N, C)
+        num_classes = f.shape[1]
+        y = check_sample_labels(self.labels, f).contiguous()  # (N,)
+        n, p = self.source_counts, self.trained_prior
+        if n is not None:
+            n = check_counts(n, name="source_counts", num_classes=num_classes)
+        if p is not None:
+            p = as_tensor(p, "trained_prior")
+            p = as_prior(p, name="trained_prior", num_classes=num_classes)
+        names = check_names(self.class_names, num_classes)
+        for name, value in zip(_FIELDS, (f, y, n, p, names), strict=True):
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_probs(
+        cls,
+        probs: ArrayLike,
+        labels: ArrayLike,
+        source_counts: Tensor | None = None,
+        trained_prior: Tensor | None = None,
+        class_names: tuple[str, ...] = (),
+    ) -> "Predictions":
+        """Return predictions whose logits are log probabilities; log 0 is −inf.
+
+        Example:
+            >>> Predictions.from_probs(torch.eye(2), torch.tensor([0, 1])).logits
+            tensor([[0., -inf],
+                    [-inf, 0.]])
+        """
+        p = check_probs(probs)
+        f = p.to(torch.promote_types(p.dtype, torch.float32)).log()
+        y = as_tensor(labels, "labels")
+        return cls(f, y, source_counts, trained_prior, class_names)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return self.logits.shape[1]
+
+    def half(self) -> "Predictions":
+        """Return a copy with half-precision logits, for a file half the size."""
+        f = self.logits
+        beyond = (f.abs() > HALF_LIMIT) & f.isfinite()
+        if beyond.any():
+            raise ValueError(
+                f"`logits` must lie within ±{HALF_LIMIT:.0f} to be kept in half "
+                f"precision, but {f[beyond][0].item():g} is among them."
+            )
+        return replace(self, logits=f.to(torch.float16, copy=True))
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write one safetensors file, whole or not at all.
+
+        Args:
+            path: Where to; the folder must exist.
+            overwrite: Replace a file that is there, instead of raising.
+        """
+        tensors = {key: getattr(self, key) for key in _TENSORS}
+        tensors = {key: value for key, value in tensors.items() if value is not None}
+        write_safetensors(Path(path), tensors, self.class_names, overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Predictions":
+        """Return the predictions in a file, their logits memory-mapped.
+
+        An ``.npz`` archive is imported, without pickle: ``labels``, either ``logits``
+        or ``probs``, and optionally ``source_counts``, ``trained_prior`` and
+        ``class_names``. Any other file is read as safetensors with the same entries.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"There is no predictions file {path}. "
+                "Write one with Predictions.save(path)."
+            )
+        is_npz = path.suffix.lower() == ".npz"
+        fields = read_npz(path) if is_npz else read_safetensors(path)
+        try:
+            check_entries(fields, [*_FIELDS, "probs"] if is_npz else list(_FIELDS))
+            return cls.from_probs(**fields) if "probs" in fields else cls(**fields)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{path} cannot be used: {error}") from error
+
+    def __repr__(self) -> str:
+        num_samples, num_classes = self.logits.shape
+        return (
+            f"Predictions({num_samples} samples, {num_classes} classes, "
+            f"{self.logits.dtype})"
+        )
+
+
+_TENSORS = ("logits", "labels", "source_counts", "trained_prior")
+_FIELDS = (*_TENSORS, "class_names")

@@ -1,0 +1,1 @@
+"""The report's page: one self-contained HTML file."""

@@ -1,0 +1,147 @@
+"""The report's tables as HTML, in the colours of its figures."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from tailshift.evaluation.records import Record
+from tailshift.evaluation.summary import Summary
+from tailshift.predictions import Predictions
+from tailshift.priors import counts_from_labels
+from tailshift.report.page.figures import class_order
+from tailshift.report.style import method_colours, plain
+from tailshift.report.tables import (
+    NOTHING,
+    Row,
+    best_in,
+    columns_of,
+    rows_by_metric,
+    split_target,
+    target_label,
+)
+
+
+def line_key(colour: str, dash: str) -> str:
+    """Return a short stroke as in the figures, to stand beside a name."""
+    pattern = {"dash": ' stroke-dasharray="6 4"', "dot": ' stroke-dasharray="2 3"'}
+    return (
+        '<svg class="key" viewBox="0 0 26 10" aria-hidden="true"><path d="M1 5h24" '
+        f'stroke="{colour}" stroke-width="3"{pattern.get(dash, "")}/></svg>'
+    )
+
+
+def _row_key(row: Row, colours: Mapping[str, str]) -> str:
+    return line_key(colours[row.method], "solid" if row.is_compensated else "dash")
+
+
+def target_table(rows: Sequence[Row]) -> str:
+    """Return accuracy with a target a line and a method a column."""
+    colours = method_colours(row.method for row in rows)
+    head = [f"{_row_key(row, colours)}{plain(row.name)}" for row in rows]
+    body = []
+    for target in columns_of(rows):
+        best = best_in(rows, target)
+        cells = [_cell(row, target, best) for row in rows]
+        kind, ratio = map(plain, split_target(target))
+        body.append((f'{kind} <span class="ratio">{ratio}</span>', cells))
+    return _table(
+        "Accuracy by target",
+        f"In %, {_spread(rows)}; the best of a line in bold.",
+        ["Target", *head],
+        body,
+    )
+
+
+def metric_table(
+    records: Mapping[str, Sequence[Sequence[Record]]], summaries: Sequence[Summary]
+) -> str:
+    """Return all metrics on the uniform target, or on the only one there is."""
+    targets = [summary.target for summary in summaries]
+    target = "uniform" if "uniform" in targets else targets[0]
+    rows = rows_by_metric(records, target)
+    colours = method_colours(row.method for row in rows)
+    columns = columns_of(rows)
+    head = [column.replace("-", "\N{NON-BREAKING HYPHEN}") for column in columns]
+    best = {column: best_in(rows, column) for column in columns}
+    body = [
+        (
+            f"{_row_key(row, colours)}{plain(row.name)}",
+            [_cell(row, column, best[column]) for column in columns],
+        )
+        for row in rows
+    ]
+    return _table(
+        f"All metrics, target {plain(target_label(target))}",
+        f"In %, {_spread(rows)}. All, many (more than 100 training images), "
+        "medium (20 to 100) and few (fewer than 20) are accuracies over those "
+        f"classes; {NOTHING} where there is no such class.",
+        ["Method", *head],
+        body,
+    )
+
+
+def _spread(rows: Sequence[Row]) -> str:
+    several = any(cell.num_runs > 1 for row in rows for cell in row.cells.values())
+    return "mean ± standard deviation over runs" if several else "a single run"
+
+
+def _cell(row: Row, column: str, best: set[str]) -> str:
+    cell = row.cells.get(column)
+    if cell is None:
+        return f"<td>{NOTHING}</td>"
+    mark = ' class="best"' if row.name in best else ""
+    sd = f' <span class="sd">{cell.sd_text}</span>' if cell.sd_text else ""
+    return f"<td{mark}>{cell.mean_text}{sd}</td>"
+
+
+def _table(
+    heading: str,
+    note: str,
+    head: Iterable[str],
+    body: Iterable[tuple[str, Sequence[str]]],
+) -> str:
+    return f"""<section>
+<h2>{heading}</h2>
+<p class="note">{note}</p>
+{_scrolling_table(heading, head, body)}
+</section>"""
+
+
+def _scrolling_table(
+    caption: str, head: Iterable[str], body: Iterable[tuple[str, Sequence[str]]]
+) -> str:
+    columns = "".join(f'<th scope="col">{name}</th>' for name in head)
+    lines = "\n".join(
+        f'<tr><th scope="row">{name}</th>{"".join(cells)}</tr>' for name, cells in body
+    )
+    return f"""<div class="scroll" role="region" aria-label="{caption}" tabindex="0">
+<table>
+<caption>{caption}</caption>
+<thead><tr>{columns}</tr></thead>
+<tbody>
+{lines}
+</tbody>
+</table>
+</div>"""
+
+
+def class_table(predictions: Predictions, probabilities: go.Figure) -> str:
+    """Return the figures' numbers as a table, which needs neither eyes nor scripts."""
+    order = class_order(predictions)
+    tested = counts_from_labels(predictions.labels, predictions.num_classes)
+    columns = {"Test images": tested[order]}
+    if predictions.source_counts is not None:
+        columns = {"Training images": predictions.source_counts[order], **columns}
+    cells = {
+        name: [f"{n:,}" for n in counts.tolist()] for name, counts in columns.items()
+    }
+    for curve in probabilities.data[1:]:  # the first one is 1/C
+        cells[curve.name] = [f"{100 * p:.2f}" for p in curve.y]
+    names = [f"<bdi>{plain(predictions.class_names[c])}</bdi>" for c in order.tolist()]
+    body = [
+        (name, [f"<td>{cell}</td>" for cell in line])
+        for name, *line in zip(names, *cells.values(), strict=True)
+    ]
+    caption = "Images, and average probability in % by method"
+    table = _scrolling_table(caption, ["Class", *cells], body)
+    return f"<details><summary>Numbers by class</summary>{table}</details>"

@@ -1,0 +1,192 @@
+"""The report's interactive part: the logits in the page, and the page's own scripts."""
+
+import base64
+import json
+from bisect import bisect_right
+from collections.abc import Sequence
+from importlib import resources
+from string import Template
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tailshift.metrics.accuracy import class_groups
+from tailshift.predictions import Predictions
+from tailshift.priors import counts_from_labels
+from tailshift.report.page.figures import class_order
+from tailshift.report.runs import ReportRun
+from tailshift.report.style import escape_json, method_colours, printable
+
+SCRIPTS = (
+    "interactive_model.js",
+    "interactive_charts.js",
+    "interactive_elements.js",
+    "interactive.js",
+)
+BYTES_PER_LOGIT = 8 / 3  # two, written as base64
+BYTES_PER_CLASS = 200  # a name, a count and a prior, generously
+SAMPLE_SEED = 0
+
+
+def interactive_script() -> str:
+    """Return the scripts of the interactive part, in the order they build on."""
+    return "\n".join(_part(name) for name in SCRIPTS)
+
+
+def interactive_section(runs: Sequence[ReportRun], *, room: int) -> str:
+    """Return the section in which the target can be moved, or why there is none.
+
+    Args:
+        runs: Runs on the same classes.
+        room: Bytes that it may take; beyond them it carries a sample of the test set.
+    """
+    chosen, rows, notes = fit(runs, room)
+    if not chosen:
+        return Template(_part("interactive_absent.html")).substitute(note=notes[0])
+    data = escape_json(json.dumps(payload(chosen, rows), separators=(",", ":")))
+    return Template(_part("interactive.html")).substitute(
+        notes=" ".join([*notes, *_what_is_unknown(runs)]), order=_order(runs), data=data
+    )
+
+
+def _part(name: str) -> str:
+    return (resources.files("tailshift.report.page") / name).read_text(encoding="utf-8")
+
+
+def fit(
+    runs: Sequence[ReportRun], room: int
+) -> tuple[list[ReportRun], list[Tensor], list[str]]:
+    """Return the runs that fit, the test images of each, and sentences on what was cut.
+
+    Where all runs are too many, the first of each method is kept; where these are too
+    large still, as many test images of each class as there is room for.
+    """
+    num_classes = runs[0].predictions.num_classes
+    room -= BYTES_PER_CLASS * num_classes * len(runs)
+    size = int(room / BYTES_PER_LOGIT / num_classes)  # test images, over all runs
+    if sum(len(run.predictions.labels) for run in runs) <= size:
+        return list(runs), [torch.arange(len(r.predictions.labels)) for r in runs], []
+    first = {run.method: run for run in reversed(runs)}
+    kept = [run for run in runs if first[run.method] is run]
+    notes = [] if len(kept) == len(runs) else ["One run of each method is shown here."]
+    rows = [
+        stratified_sample(run.predictions.labels, num_classes, size // len(kept))
+        for run in kept
+    ]
+    if any(not len(sample) for sample in rows):
+        return [], [], [_too_large(num_classes)]
+    whole = len(kept[0].predictions.labels)
+    if len(rows[0]) < whole:
+        notes.append(
+            f"They are computed from {len(rows[0]):,} of {whole:,} test images, as "
+            "many of each class as there are or fit: all of them would not fit into a "
+            "page of 20 MB."
+        )
+    return kept, rows, notes
+
+
+def _too_large(num_classes: int) -> str:
+    return (
+        f"With {num_classes:,} classes, not even one test image of each would fit into "
+        "a page of 20 MB, so the target cannot be moved here. The tables and figures "
+        "below are complete."
+    )
+
+
+def stratified_sample(labels: Tensor, num_classes: int, size: int) -> Tensor:
+    """Return at most ``size`` rows, as many of each class as there are or fit.
+
+    The rows are drawn at random with a fixed seed, and ascend; none are returned where
+    one of each class would be too many.
+
+    Args:
+        labels: Class indices, shape (N,).
+        num_classes: Number of classes C.
+        size: The largest number of rows.
+
+    Example:
+        >>> labels = torch.tensor([0, 0, 0, 0, 1, 1])
+        >>> labels[stratified_sample(labels, num_classes=2, size=5)]
+        tensor([0, 0, 0, 1, 1])
+    """
+    n = counts_from_labels(labels, num_classes)  # (C,)
+    limits = range(int(n.max()) + 1)
+    per_class = bisect_right(limits, size, key=lambda k: int(n.clamp(max=k).sum())) - 1
+    generator = torch.Generator().manual_seed(SAMPLE_SEED)
+    shuffled = torch.randperm(len(labels), generator=generator)
+    order = shuffled[labels[shuffled].argsort(stable=True)]  # class by class
+    position = torch.arange(len(labels)) - (n.cumsum(0) - n)[labels[order]]
+    return order[position < per_class].sort().values
+
+
+def payload(runs: Sequence[ReportRun], rows: Sequence[Tensor]) -> dict[str, Any]:
+    """Return what the page computes with; names in it are data, not yet escaped.
+
+    Args:
+        runs: Runs on the same classes; those of one method are averaged.
+        rows: The test images of each run that the page carries.
+    """
+    first = runs[0].predictions
+    counts = first.source_counts
+    groups = None if counts is None else class_groups(counts)
+    colours = method_colours(run.method for run in runs)
+    methods: dict[str, list[dict[str, Any]]] = {}
+    for run, kept in zip(runs, rows, strict=True):
+        methods.setdefault(run.method, []).append(_run(run.predictions, kept))
+    return {
+        "classNames": [printable(name) for name in first.class_names],
+        "counts": None if counts is None else counts.tolist(),
+        "order": class_order(first).tolist(),
+        "groups": groups and {name: ids.tolist() for name, ids in groups.items()},
+        "methods": [
+            {"name": printable(name), "colour": colours[name], "runs": of_method}
+            for name, of_method in methods.items()
+        ],
+    }
+
+
+def _run(predictions: Predictions, rows: Tensor) -> dict[str, Any]:
+    f = predictions.logits[rows].float()  # (n, C)
+    # A constant a row changes no answer; half precision is finest near the largest.
+    f = (f - f.amax(dim=1, keepdim=True)).half()
+    prior = predictions.trained_prior
+    return {
+        "logits": _base64(f.numpy().astype("<f2")),
+        "labels": _base64(predictions.labels[rows].numpy().astype("<u2")),
+        "trainedPrior": None if prior is None else prior.tolist(),
+    }
+
+
+def _base64(array: NDArray[np.generic]) -> str:
+    return base64.b64encode(array.tobytes()).decode()
+
+
+def _order(runs: Sequence[ReportRun]) -> str:
+    if runs[0].predictions.source_counts is None:
+        return (
+            "Training counts are not known: forward favours the first class ids, "
+            "backward the last."
+        )
+    return (
+        "Forward falls off from the class with the most training images to the one "
+        "with the fewest, backward the other way round; the number is the ratio of the "
+        "largest share to the smallest."
+    )
+
+
+def _what_is_unknown(runs: Sequence[ReportRun]) -> list[str]:
+    first, notes = runs[0].predictions, []
+    if all(run.predictions.trained_prior is None for run in runs):
+        notes.append(
+            "It is not known which prior the logits carry, so only the accuracy as "
+            "trained is shown."
+        )
+    tested = counts_from_labels(first.labels, first.num_classes)
+    missing = int((tested == 0).sum())
+    if missing:
+        classes = "1 class" if missing == 1 else f"{missing:,} classes"
+        notes.append(f"Left out of every target: {classes} without test images.")
+    return notes

@@ -1,0 +1,5 @@
+"""Run directories: what passes from training to everything else."""
+
+from tailshift.runs.run import Run, load
+
+__all__ = ["Run", "load"]

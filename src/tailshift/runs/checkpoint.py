@@ -1,0 +1,267 @@
+"""Checkpoints: one safetensors file with all that the rest of a run depends on."""
+
+import json
+import shutil
+import warnings
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tailshift.data import LongTailedData
+from tailshift.processes import as_held, load_whole_state, whole, whole_state
+from tailshift.storage import (
+    NOTES,
+    DamagedFileError,
+    atomic_write,
+    read_tensors,
+    write_tensors,
+)
+
+
+class CheckpointWarning(UserWarning):
+    """A damaged checkpoint was passed over."""
+
+
+@dataclass
+class Position:
+    """Where training stands, and the sums of the epoch under way."""
+
+    stage: int = 0
+    """Of the method, counted from 0."""
+    epoch: int = 0
+    """Whole epochs done of the stage."""
+    batch: int = 0
+    """Batches done of the epoch under way."""
+    sums: dict[str, float] = field(default_factory=dict)
+    """Running sums of that epoch's metrics."""
+
+    def add(self, **amounts: float) -> None:
+        """Add to the running sums."""
+        for name, amount in amounts.items():
+            self.sums[name] = self.sums.get(name, 0.0) + amount
+
+
+def save_checkpoint(
+    path: Path,
+    position: Position,
+    *,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer | None,
+    scaler: Mapping[str, Any] | None = None,
+    data: str = "",
+    is_writer: bool = True,
+) -> None:
+    """Write modules, optimiser, random state and position; keeps the one before.
+
+    Where weights are sharded all processes must call it, for their shares.
+
+    Args:
+        path: The checkpoint file; what it held is kept at `path_before`.
+        position: Where training stands.
+        modules: Everything with a state, by name: the model, the loss.
+        optimizer: Its tensors are saved; its hyperparameters come from the recipe. None
+            where nothing is optimised.
+        scaler: State of the loss scaler under half precision, numbers only.
+        data: What is trained on, as `data_mark` gives it.
+        is_writer: Whether this process is the one that writes.
+
+    Raises:
+        FloatingPointError: If a weight is not finite, so that the last good checkpoint
+            stays the last.
+    """
+    tensors = {"random.cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    for name, module in modules.items():
+        for key, value in whole_state(module).items():
+            tensors[f"{name}.{key}"] = value
+    slots_of = {} if optimizer is None else optimizer.state_dict()["state"]
+    for index, slots in slots_of.items():
+        for slot, value in slots.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer.{index}.{slot}"] = whole(value)
+    if not is_writer:
+        return
+    _check_finite(modules, tensors, position)
+    notes = {"position": asdict(position), "scaler": dict(scaler or {}), "data": data}
+    metadata = {NOTES: json.dumps(notes)}
+    write_tensors(path, tensors, metadata, keep=path_before(path))
+
+
+def load_checkpoint(
+    path: Path,
+    *,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer | None,
+    data: str = "",
+) -> tuple[Position, dict[str, Any]]:
+    """Restore what `save_checkpoint` wrote; returns the position and scaler state.
+
+    Args:
+        path: The checkpoint file.
+        modules: Filled in place.
+        optimizer: Filled in place.
+        data: What is trained on now; another mark than the checkpoint's is refused.
+    """
+    tensors, notes = _read(path)
+    position = _position(path, notes)
+    saved = notes.get("data") or data
+    if data and saved != data:
+        raise ValueError(
+            f"{path} was saved in training on other images or labels (fingerprint "
+            f"{saved}, but now {data}). Resume with the data that the run was begun "
+            "with, or name another folder (--output)."
+        )
+    try:
+        for name, module in modules.items():
+            load_whole_state(module, _under(f"{name}.", tensors))
+    except RuntimeError:
+        raise _damaged(path, "it is of another network than the recipe names") from None
+    try:
+        _restore_optimizer(tensors, optimizer)
+        torch.set_rng_state(tensors["random.cpu"].clone())
+        if "random.cuda" in tensors and torch.cuda.is_available():
+            torch.cuda.set_rng_state(tensors["random.cuda"].clone())
+    except (KeyError, ValueError, TypeError, RuntimeError, IndexError):
+        raise _damaged(path, "its optimiser or random state does not fit") from None
+    return position, dict(notes.get("scaler") or {})
+
+
+def read_position(path: Path) -> Position:
+    """Return where the training in a checkpoint stands."""
+    return _position(path, _read(path)[1])
+
+
+def path_before(path: Path) -> Path:
+    """Return where the checkpoint before the last one is kept.
+
+    Example:
+        >>> path_before(Path("checkpoint.safetensors")).name
+        'checkpoint.previous.safetensors'
+    """
+    return path.with_stem(f"{path.stem}.previous")
+
+
+def mend_checkpoint(path: Path) -> None:
+    """Put the checkpoint before in the place of one that is damaged or missing.
+
+    A damaged one is kept under another name. Nothing is done where the checkpoint is
+    whole, or where there is no other.
+    """
+    before, reason = path_before(path), ""
+    if path.is_file():
+        reason = _fault(path)
+        if not reason:
+            return
+    if not before.is_file() or _fault(before):
+        return
+    if reason:
+        damaged = path.with_stem(f"{path.stem}.damaged")
+        path.replace(damaged)
+        warnings.warn(
+            f"{path} is not a whole checkpoint ({reason}). The one before it is taken; "
+            f"the damaged one is kept as {damaged.name}.",
+            CheckpointWarning,
+            stacklevel=2,
+        )
+    with atomic_write(path) as temporary:
+        shutil.copyfile(before, temporary)
+
+
+def data_mark(data: LongTailedData) -> str:
+    """Return what tells the training images and the order of their labels."""
+    order = zlib.crc32(data.train.labels.numpy().tobytes())
+    return f"{data.fingerprint}-{order:08x}"
+
+
+def _check_finite(
+    modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor], position: Position
+) -> None:
+    for name, module in modules.items():
+        for key, _ in module.named_parameters():
+            if not tensors[f"{name}.{key}"].isfinite().all():
+                raise FloatingPointError(
+                    f"the weight `{name}.{key}` is no longer finite (epoch "
+                    f"{position.epoch + 1}, after {position.batch} steps of it), so "
+                    "that no checkpoint is written. Train again with a lower optim.lr."
+                )
+
+
+def _restore_optimizer(
+    tensors: Mapping[str, Tensor], optimizer: Optimizer | None
+) -> None:
+    slots: dict[int, dict[str, Tensor]] = {}
+    for key, value in _under("optimizer.", tensors).items():
+        index, _, slot = key.partition(".")
+        slots.setdefault(int(index), {})[slot] = value.clone()
+    if optimizer is None:
+        return
+    weights = [w for group in optimizer.param_groups for w in group["params"]]
+    for number, part in slots.items():
+        shapes = (weights[number].shape, ())
+        if any(value.shape not in shapes for value in part.values()):
+            raise ValueError("a slot has another shape than its weight")
+        for slot, value in part.items():
+            part[slot] = as_held(value, weights[number])
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": slots})
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {
+        key.removeprefix(prefix): value
+        for key, value in tensors.items()
+        if key.startswith(prefix)
+    }
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        file = read_tensors(path)
+        if not file.is_sealed:
+            raise DamagedFileError(path, "it has no checksum")
+    except DamagedFileError as error:
+        raise _damaged(path, error.reason) from None
+    try:
+        notes = json.loads(file.metadata.get(NOTES, ""))
+    except (ValueError, RecursionError):
+        notes = None
+    if not isinstance(notes, dict):
+        raise _damaged(path, "its notes are not a JSON object")
+    return file.tensors, notes
+
+
+def _position(path: Path, notes: Mapping[str, Any]) -> Position:
+    try:
+        position = Position(**notes["position"])
+        _POSITION.validate_json(json.dumps(notes["position"]), strict=True)
+    except (KeyError, TypeError, ValueError):  # pydantic's error is a ValueError
+        raise _damaged(path, "it does not say where training stands") from None
+    if min(position.stage, position.epoch, position.batch) < 0:
+        raise _damaged(path, "it does not say where training stands")
+    return position
+
+
+_POSITION = TypeAdapter(Position)
+
+
+def _fault(path: Path) -> str:
+    """Return what is wrong with a checkpoint; nothing where it is whole."""
+    try:
+        file = read_tensors(path)
+    except DamagedFileError as error:
+        return error.reason
+    return "" if file.is_sealed else "it has no checksum"
+
+
+def _damaged(path: Path, reason: str) -> ValueError:
+    return ValueError(
+        f"{path} is not a whole checkpoint ({reason}). "
+        "Start the run again with --force."
+    )

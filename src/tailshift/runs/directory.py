@@ -1,0 +1,322 @@
+"""The folder that a run is written to: refused, locked, resumed, begun."""
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tailshift.config import RunConfig
+from tailshift.runs.checkpoint import mend_checkpoint, read_position
+from tailshift.runs.environment import describe_environment
+from tailshift.runs.run import (
+    CHECKPOINT,
+    CONFIG,
+    ENVIRONMENT,
+    FACTS,
+    FAILURE,
+    METRICS,
+    PREDICTIONS,
+    TENSORBOARD,
+    WEIGHTS,
+    read_config,
+    resume_command,
+    write_json,
+)
+from tailshift.storage import is_leftover, remove_leftovers
+
+LOCK = ".lock"
+
+_held: set[int] = set()  # descriptors that a forked worker must not keep open
+
+
+class Place(NamedTuple):
+    """Where in a stage's training something came up.
+
+    Example:
+        >>> print(Place(7, 2, (30, 4)))
+        step 7 (epoch 2, samples 30, 4)
+    """
+
+    step: int
+    """Counted from 0."""
+    epoch: int
+    """Counted from 1."""
+    sample_ids: Sequence[int]
+    """The batch's positions in the training split."""
+
+    def __str__(self) -> str:
+        """Return step, epoch and the first samples."""
+        ids = ", ".join(str(sample) for sample in self.sample_ids[:8])
+        more = " …" if len(self.sample_ids) > 8 else ""
+        return f"step {self.step} (epoch {self.epoch}, samples {ids}{more})"
+
+
+class NotFiniteError(FloatingPointError):
+    """A loss or gradient that is NaN or infinite.
+
+    Args:
+        what: It, and its value.
+        place: Where it came up.
+        reason: What is known of why, a sentence.
+
+    Example:
+        >>> print(NotFiniteError("the loss is nan", Place(7, 2, (30, 4))))
+        the loss is nan at step 7 (epoch 2, samples 30, 4). Train again with a lower \
+optim.lr.
+    """
+
+    def __init__(self, what: str, place: Place, reason: str = "") -> None:
+        self.place = place
+        why = f": {reason}" if reason else "."
+        super().__init__(f"{what} at {place}{why} Train again with a lower optim.lr.")
+
+
+@contextmanager
+def hold_lock(directory: Path) -> Iterator[None]:
+    """Hold a folder's lock file while the block runs.
+
+    The system lets go of the lock when the process ends, however it ends, so that a
+    lock file that was left behind blocks nobody. Where the file system knows no locks,
+    nothing is held.
+
+    Raises:
+        BlockingIOError: If another process holds it.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    descriptor = _acquire(directory / LOCK)
+    _held.add(descriptor)
+    try:
+        yield
+    finally:
+        _held.discard(descriptor)
+        (directory / LOCK).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _acquire(path: Path) -> int:
+    """Return the descriptor of the locked file, once the path names that very file."""
+    import fcntl  # not on Windows
+
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.read(descriptor, 200).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise BlockingIOError(
+                f"`output` {path.parent} must be free, but another process "
+                f"({owner or 'unknown'}) trains in it. Wait for its end, or name "
+                "another folder (--output)."
+            ) from None
+        except OSError:  # no locks here
+            return descriptor
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                _write_owner(descriptor)
+                return descriptor
+        os.close(descriptor)  # its last holder has removed it meanwhile
+
+
+def _write_owner(descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # only for the message; the disk may be full
+        os.ftruncate(descriptor, 0)
+        owner = f"{os.getpid()} on {socket.gethostname()}"
+        os.pwrite(descriptor, owner.encode(), 0)
+
+
+def _let_go_in_child() -> None:
+    """Close what a fork has copied, or a worker would hold the lock for its parent."""
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+FREE_SETTINGS = frozenset(
+    {
+        "train.checkpoint_every",
+        "train.checkpoint_minutes",
+        "train.checkpoint_steps",
+        "train.detect_anomaly",
+        "train.devices",
+        "train.num_nodes",
+        "train.num_workers",
+        "train.shard",
+        "train.tensorboard",
+    }
+)
+"""Settings that may differ when a run is resumed: how it is done, not what it is."""
+
+_DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+
+def default_directory(config: RunConfig) -> Path:
+    """Return ``runs/RECIPE/METHOD-seedN``."""
+    return Path("runs") / config.recipe / f"{config.method_name}-seed{config.seed}"
+
+
+def check_directory(
+    directory: Path, config: RunConfig, *, resume: bool, force: bool
+) -> None:
+    """Refuse a folder that a run would overwrite; nothing is changed yet."""
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(
+            f"`output` must be a folder, but {directory} is a file. "
+            "Name another folder (--output)."
+        )
+    if not directory.exists() or _is_empty(directory):
+        return
+    if resume and (directory / CONFIG).is_file():
+        check_same_config(directory, config)
+        return
+    if not is_run_directory(directory):
+        raise FileExistsError(
+            f"`output` {directory} exists and is not a run directory, so that nothing "
+            "in it is replaced. Name another folder (--output)."
+        )
+    if not force:
+        raise FileExistsError(
+            f"`output` {directory} exists. Go on with it (--resume), replace it "
+            "(--force) or name another folder (--output)."
+        )
+
+
+@contextmanager
+def open_directory(
+    directory: Path, config: RunConfig, *, resume: bool, force: bool
+) -> Iterator[bool]:
+    """Hold a run directory for this process; yields whether a run in it goes on.
+
+    What a killed process left half written is removed, and a damaged checkpoint gives
+    way to the one before it. A full disk and a loss that is not finite end with a
+    sentence that says what is saved.
+
+    Args:
+        directory: It is made where it is missing.
+        config: What is to be trained in it.
+        resume: Whether to go on with a run that is there.
+        force: Whether a run that is there may be replaced.
+
+    Raises:
+        BlockingIOError: If another process trains in it.
+    """
+    is_new = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with hold_lock(directory), _telling_what_is_saved(directory):
+            # Again: another process may have been here since the first check.
+            check_directory(directory, config, resume=resume, force=force)
+            is_resumed = resume and (directory / CONFIG).is_file()
+            remove_leftovers(directory)
+            if is_resumed:
+                _mend(directory)
+            yield is_resumed
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # only where nothing was begun
+                directory.rmdir()
+
+
+def is_run_directory(directory: Path) -> bool:
+    """Say whether a folder was made by `train`, by its configuration."""
+    try:
+        read_config(directory)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def begin_directory(directory: Path, config: RunConfig) -> None:
+    """Make a run directory, without what an earlier run left in it."""
+    for folder in (PREDICTIONS, TENSORBOARD):
+        shutil.rmtree(directory / folder, ignore_errors=True)
+    for name in (FACTS, FAILURE, WEIGHTS, METRICS, ENVIRONMENT):
+        (directory / name).unlink(missing_ok=True)
+    stem, _, suffix = CHECKPOINT.partition(".")
+    for path in directory.glob(f"{stem}*.{suffix}"):
+        path.unlink()
+    write_json(directory / CONFIG, config.to_mapping())
+    write_json(directory / ENVIRONMENT, describe_environment())
+
+
+def check_same_config(directory: Path, config: RunConfig) -> None:
+    """Refuse to go on with a run under other settings than it began with."""
+    began = _flat(read_config(directory).to_mapping())
+    asked = _flat(config.to_mapping())
+    for key in asked:
+        if key in FREE_SETTINGS:
+            continue
+        if began.get(key) != asked[key]:
+            raise ValueError(
+                f"{directory} was begun with {key} = {began.get(key)!r}, but --resume "
+                f"asks for {asked[key]!r}. Resume with the settings it was begun with, "
+                "or name another folder (--output)."
+            )
+
+
+def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a nested mapping with keys like ``"train.epochs"``."""
+    flat: dict[str, Any] = {}
+    for key, value in mapping.items():
+        below = _flat(value) if isinstance(value, Mapping) else {}
+        flat |= {f"{key}.{name}": part for name, part in below.items()} or {key: value}
+    return flat
+
+
+def _is_empty(directory: Path) -> bool:
+    """Say whether a folder holds nothing but what a killed process left."""
+    return all(path.name == LOCK or is_leftover(path) for path in directory.iterdir())
+
+
+def _mend(directory: Path) -> None:
+    """Make up for what a killed or failed process did not come to."""
+    (directory / FAILURE).unlink(missing_ok=True)
+    mend_checkpoint(directory / CHECKPOINT)
+    if not (directory / ENVIRONMENT).is_file():
+        write_json(directory / ENVIRONMENT, describe_environment())
+
+
+@contextmanager
+def _telling_what_is_saved(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except FloatingPointError as error:
+        where = ""
+        if isinstance(error, NotFiniteError):
+            failure = {"message": str(error), **error.place._asdict()}
+            write_json(directory / FAILURE, failure)
+            where = f" All of the batch's sample ids are in {directory / FAILURE}."
+        raise FloatingPointError(f"{error}{where} {_last_good(directory)}") from error
+    except OSError as error:
+        if error.errno not in _DISK_FAULTS:
+            raise
+        raise OSError(
+            f"{directory} cannot be written to ({os.strerror(error.errno)}). What was "
+            "saved before is whole. Make room, then go on with "
+            f"`{resume_command(directory)}`."
+        ) from error
+
+
+def _last_good(directory: Path) -> str:
+    """Return a sentence about the checkpoint that a run could go on from."""
+    path = directory / CHECKPOINT
+    if not path.is_file():
+        return "There is no checkpoint yet."
+    position = read_position(path)
+    return (
+        f"The last good checkpoint is {path} (after {position.epoch} whole epochs and "
+        f"{position.batch} steps); `{resume_command(directory)} --detect-anomaly` goes "
+        "on from it and names the operation that fails."
+    )

@@ -1,0 +1,106 @@
+"""Finished runs below a folder and kept logits, found again by what was trained."""
+
+import dataclasses
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tailshift.config import RunConfig
+from tailshift.recipes import load_recipe, recipe_names
+from tailshift.runs.run import FACTS, Run, load
+
+MACHINE_SETTINGS = frozenset(
+    {
+        "accelerator",
+        "channels_last",
+        "checkpoint_every",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "detect_anomaly",
+        "devices",
+        "num_nodes",
+        "num_workers",
+        "precision",
+        "shard",
+        "start_from",
+        "tensorboard",
+    }
+)
+"""Settings of ``train`` that say how a run is done, not what comes out."""
+
+
+def find_runs(
+    folder: Path, announce: Callable[[str], None] = lambda text: None
+) -> list[Run]:
+    """Return the finished runs below a folder, the latest last."""
+    runs = []
+    for path in sorted(folder.rglob(FACTS), key=lambda path: path.stat().st_mtime):
+        try:
+            run = load(path.parent)
+        except (OSError, ValueError) as error:
+            announce(f"left out: {error}")
+            continue
+        if run.is_finished:
+            runs.append(run)
+    return runs
+
+
+def is_run_of(config: RunConfig, recipe: RunConfig) -> bool:
+    """Say whether a run was made by a recipe: all that decides its outcome is equal."""
+    return _outcome(config) == _outcome(recipe)
+
+
+def _outcome(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that decide what comes out, but for the seed."""
+    settings = config.to_mapping()
+    train = settings["train"].items()
+    kept = {key: value for key, value in train if key not in MACHINE_SETTINGS}
+    settings["train"] = kept
+    return {key: settings[key] for key in settings if key not in ("seed", "eval")}
+
+
+def kept_name(config: RunConfig) -> str:
+    """Return the name that a run's logits are kept under.
+
+    It has the method, where it is not the recipe's, its mode and every other setting
+    of the method that is not the recipe's.
+
+    Example:
+        >>> changes = ["method.name=lade", "method.alpha=0.5", "seed=2"]
+        >>> kept_name(load_recipe("digits_lt", changes))
+        'digits_lt-lade-paper-alpha0.5-seed2.safetensors'
+    """
+    plain, parts = type(config.method)(), [config.recipe]
+    if config.recipe in recipe_names():
+        planned = load_recipe(config.recipe).method
+        if isinstance(planned, type(config.method)):
+            plain = planned
+        else:
+            parts.append(config.method_name)
+    settings = dataclasses.asdict(config.method)
+    if "mode" in settings:
+        parts.append(settings.pop("mode"))
+    parts += [
+        f"{name}{value}"
+        for name, value in settings.items()
+        if value != getattr(plain, name)
+    ]
+    return f"{'-'.join([*parts, f'seed{config.seed}'])}.safetensors"
+
+
+def find_kept(folder: Path, config: RunConfig) -> dict[int, Path]:
+    """Return the kept logits of a recipe's runs, by seed.
+
+    Args:
+        folder: Where `tailshift evaluate --logits` kept them.
+        config: The recipe, with the settings that the runs were made with.
+    """
+    name = kept_name(config.model_copy(update={"seed": 0}))
+    pattern = re.escape(name).replace("seed0", r"seed(\d+)")
+    found = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        match = re.fullmatch(pattern, path.name)
+        if match:
+            found[int(match[1])] = path
+    return dict(sorted(found.items()))

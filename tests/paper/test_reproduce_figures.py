@@ -1,0 +1,90 @@
+"""Figures from runs: what is found, what is missing and what is trained."""
+
+from pathlib import Path
+
+import pytest
+
+import tailshift as ts
+from tailshift.paper.numbers import PAPER_FIGURES
+from tailshift.paper.reproduce import plan_figure, reproduce_figure
+from tailshift.recipes import recipe_names
+from tailshift.report.plots import FIGURES
+
+DIGITS = ("data.name=digits_lt", "model.name=digits_net", "train.epochs=1")
+ALPHAS = ("0", "0.01", "0.1", "1")
+
+
+def test_paper_figures__can_be_drawn_and_have_recipes() -> None:
+    recipes = set(recipe_names())
+    for figure in PAPER_FIGURES.values():
+        assert figure.name in FIGURES
+        assert any(panel.recipe in recipes for panel in figure.panels)
+
+
+def test_plan_figure__trains_each_alpha_in_its_own_folder(tmp_path: Path) -> None:
+    plan = plan_figure("figure3", runs=tmp_path, seeds=(0, 2), quick=True)
+    assert plan.runs == ()
+    assert plan.lacking == tuple(f"LADE (α = {alpha})" for alpha in ALPHAS)
+    folders = [job.directory.relative_to(tmp_path).as_posix() for job in plan.missing]
+    assert folders[::2] == [
+        "cifar100_lt_ir100_lade_alpha0_quick/lade-seed0",
+        "cifar100_lt_ir100_lade_quick/lade-alpha0.01-seed0",
+        "cifar100_lt_ir100_lade_quick/lade-seed0",
+        "cifar100_lt_ir100_lade_quick/lade-alpha1-seed0",
+    ]
+    alphas = [job.config.method.alpha for job in plan.missing[::2]]
+    assert [f"{alpha:g}" for alpha in alphas] == list(ALPHAS)
+    assert [job.config.seed for job in plan.missing[:2]] == [0, 2]
+    assert plan.title == (
+        "Figure 3: Logits of each class as α grows, CIFAR-100-LT, imbalance ratio 100; "
+        "ours: quick recipes"
+    )
+
+
+def test_reproduce_figure__trains_what_is_missing_and_finds_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    plan, faults = reproduce_figure(
+        "figure3", runs=tmp_path, settings=DIGITS, announce=said.append
+    )
+    assert faults == []
+    assert (plan.missing, plan.lacking) == ((), ())
+    assert [run.method for run in plan.runs] == [f"LADE (α = {a})" for a in ALPHAS]
+    assert len(said) == 4
+    for run, alpha in zip(plan.runs, ALPHAS, strict=True):
+        assert f"{ts.load(run.name).config.method.alpha:g}" == alpha
+    figure = FIGURES[plan.figure.name](plan.runs, "uniform")
+    assert [axes.get_title() for axes in figure.axes] == [r.method for r in plan.runs]
+    more = plan_figure("figure3", runs=tmp_path, seeds=(0, 1), settings=DIGITS)
+    assert [job.config.seed for job in more.missing] == [1] * 4
+
+
+def test_plan_figure__takes_kept_logits_of_each_alpha(tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    predictions = ts.Predictions(ts.priors.uniform(2)[None].float(), [0])
+    for setting in ("", "alpha0.01-"):
+        name = f"cifar100_lt_ir100_lade-paper-{setting}seed5.safetensors"
+        predictions.save(kept / name)
+    plan = plan_figure("figure3", runs=tmp_path, seeds=(5,), logits=kept)
+    assert [(run.method, run.seed) for run in plan.runs] == [
+        ("LADE (α = 0.01)", 5),
+        ("LADE (α = 0.1)", 5),
+    ]
+    alphas = [job.config.method.alpha for job in plan.missing]
+    assert alphas == [0.0, 1.0]
+
+
+def test_plan_figure__kept_logits_without_other_settings(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="settings") as error:
+        plan_figure("figure2", runs=tmp_path, settings=DIGITS, logits=tmp_path)
+    assert str(error.value) == (
+        "`logits` must come without `settings`: the names of kept logits do not say "
+        "which settings they were trained with."
+    )
+
+
+def test_reproduce_figure__dry_run_trains_nothing(tmp_path: Path) -> None:
+    plan, faults = reproduce_figure("figure6", runs=tmp_path / "runs", dry_run=True)
+    assert faults == []
+    assert {job.config.method_name for job in plan.missing} >= {"softmax", "lade"}
+    assert list(tmp_path.iterdir()) == []

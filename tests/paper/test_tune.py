@@ -1,0 +1,196 @@
+"""The grid search over α and λ, on digits."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tailshift import Predictions, Run, RunConfig, load_recipe
+from tailshift.data import DigitsLT, LongTailedData, MemorySplit
+from tailshift.methods import LADE
+from tailshift.paper import tune as module
+from tailshift.paper.tune import check_can_be_tuned, tune, validation_score
+
+TinyConfig = Callable[..., RunConfig]
+LOAD = DigitsLT.load
+
+
+@pytest.fixture
+def config(tiny_config: TinyConfig) -> RunConfig:
+    return tiny_config("method.name=lade", "train.epochs=1")
+
+
+def _without_validation(
+    self: DigitsLT, *, root: Path | None = None, seed: int = 0
+) -> LongTailedData:
+    return replace(LOAD(self, root=root, seed=seed), val=None)
+
+
+def _settings(run: Run) -> tuple[float, float]:
+    assert isinstance(run.config.method, LADE)
+    return run.config.method.alpha, run.config.method.lam
+
+
+def test_tune__scores_every_setting_on_the_validation_split(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    tuning = tune(
+        config, output=tmp_path, alphas=[1, 0.1], lams=[0.5], announce=said.append
+    )
+    assert [(trial.alpha, trial.lam) for trial in tuning.trials] == [
+        (0.1, 0.5),
+        (1.0, 0.5),
+    ]
+    assert tuning.best == max(tuning.trials, key=lambda trial: trial.score)
+    assert _settings(tuning.run) == (tuning.best.alpha, tuning.best.lam)
+    assert tuning.best.score == validation_score(tuning.run.predictions("val"))
+    assert tuning.run.config.recipe == "digits_lt"
+    last = next(trial for trial in tuning.trials if str(trial) in said[-1])
+    assert said[2:] == [
+        f"training α = {last.alpha:g}, λ = 0.5",
+        f"2 of 2: {last}",
+    ]
+
+
+def test_tune__holds_out_and_trains_the_best_on_all(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DigitsLT, "load", _without_validation)
+    tuning = tune(config, output=tmp_path, alphas=[0.1], lams=[0.5])
+    assert tuning.run.directory == tmp_path / "best"
+    assert sum(tuning.run.facts["source_counts"]) == 276
+    assert tuning.run.config.recipe == "digits_lt"
+    trial = module.load(tmp_path / "trials" / "alpha0.1-lam0.5")
+    assert sum(trial.facts["source_counts"]) == 276 - 30
+    assert len(trial.predictions("val").labels) == 30
+    assert trial.config.recipe == "digits_lt_held_out"
+
+
+def test_tune__does_not_depend_on_the_test_split(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_with_false_labels(
+        self: DigitsLT, *, root: Path | None = None, seed: int = 0
+    ) -> LongTailedData:
+        data = LOAD(self, root=root, seed=seed)
+        assert isinstance(data.test, MemorySplit)
+        return replace(data, test=replace(data.test, labels=data.test.labels.flip(0)))
+
+    true = tune(config, output=tmp_path / "true", alphas=[0.1], lams=[0.5])
+    monkeypatch.setattr(DigitsLT, "load", load_with_false_labels)
+    false = tune(config, output=tmp_path / "false", alphas=[0.1], lams=[0.5])
+    assert true.trials == false.trials
+
+
+def test_tune__goes_on_after_an_interruption(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[float, float]] = []
+    train = module.train
+
+    def interrupted_the_second_time(config: RunConfig, **settings: object) -> Run:
+        run = train(config, **settings)  # type: ignore[arg-type] # passed through
+        trained.append(_settings(run))
+        return replace(run, facts={"state": "interrupted"}) if trained[1:] else run
+
+    monkeypatch.setattr(module, "train", interrupted_the_second_time)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
+    assert str(stop.value) == (
+        "interrupted: the same command goes on where this one stopped."
+    )
+    monkeypatch.setattr(module, "train", train)
+    tuning = tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
+    assert sorted(trained) == [(0.1, 0.5), (1.0, 0.5)]
+    assert len(tuning.trials) == 2
+    assert tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5]) == tuning
+
+
+def test_tune__passes_over_a_setting_that_diverges(
+    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = module.train
+
+    def diverging(config: RunConfig, **settings: object) -> Run:
+        if isinstance(config.method, LADE) and config.method.alpha == 1:
+            raise FloatingPointError("the loss is nan")
+        return train(config, **settings)  # type: ignore[arg-type] # passed through
+
+    monkeypatch.setattr(module, "train", diverging)
+    tuning = tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
+    assert tuning.best.alpha == 0.1
+    assert math.isnan(tuning.trials[1].score)
+
+
+def test_tune__refuses_a_trial_of_another_search(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    tune(config, output=tmp_path, alphas=[0.1], lams=[0.5])
+    (tmp_path / "journal.log").unlink()
+    other = config.model_copy(update={"seed": 1})
+    with pytest.raises(ValueError, match="seed") as error:
+        tune(other, output=tmp_path, alphas=[0.1], lams=[0.5])
+    assert str(error.value).startswith(
+        f"{tmp_path / 'trials' / 'alpha0.1-lam0.5'} was begun with seed = 0, but"
+    )
+
+
+def test_validation_score__by_hand() -> None:
+    """Compensated by (log 3, 0), rows 0 to 2 stay class 0 and row 3 becomes class 1.
+
+    Class 0 has 2 of 3 right, class 1 has 1 of 1, class 2 no sample: (2/3 + 1) / 2.
+    """
+    f = torch.tensor([[2.0, 0, 0], [2, 0, 0], [0, 2, 0], [1, 0, 0]])
+    predictions = Predictions(
+        f,
+        torch.tensor([0, 0, 0, 1]),
+        trained_prior=torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64),
+    )
+    assert validation_score(predictions) == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_validation_score__is_the_accuracy_where_classes_are_equal(
+    digits_run: Run,
+) -> None:
+    predictions = digits_run.predictions("test")
+    right = predictions.logits.argmax(1) == predictions.labels
+    assert validation_score(predictions) == pytest.approx(right.double().mean().item())
+
+
+@pytest.mark.parametrize(
+    ("values", "came"),
+    [([], "[]"), ([0.1, -1.0], "[0.1, -1.0]"), ([math.nan], "[nan]")],
+)
+def test_tune__refuses_a_bad_grid(
+    config: RunConfig, tmp_path: Path, values: list[float], came: str
+) -> None:
+    with pytest.raises(ValueError, match="lams") as error:
+        tune(config, output=tmp_path / "new", lams=values)
+    assert str(error.value) == (
+        f"`lams` must be one or more finite numbers >= 0, but is {came}."
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_check_can_be_tuned__refuses_other_methods() -> None:
+    with pytest.raises(ValueError, match="LADE") as error:
+        check_can_be_tuned(load_recipe("digits_lt"))
+    assert str(error.value) == (
+        "`recipe` must train LADE, whose α and λ are searched, but digits_lt trains "
+        "Softmax. Set method.name=lade."
+    )
+
+
+def test_check_can_be_tuned__refuses_inaturalist() -> None:
+    with pytest.raises(ValueError, match="iNaturalist") as error:
+        check_can_be_tuned(load_recipe("inaturalist2018_lade"))
+    assert str(error.value) == (
+        "`recipe` must have data to validate on, but iNaturalist 2018 has none beside "
+        "its test images. The paper took the α and λ found on ImageNet-LT: tune "
+        "imagenet_lt_lade_180ep, then train with --set method.alpha=… "
+        "--set method.lam=…."
+    )

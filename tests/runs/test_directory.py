@@ -1,0 +1,251 @@
+"""No run and no stranger's file is lost to a new run."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tailshift as ts
+from tailshift.runs.checkpoint import CheckpointWarning, data_mark
+from tailshift.runs.directory import default_directory, hold_lock
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_default_directory__names_recipe_method_and_seed() -> None:
+    config = ts.load_recipe("digits_lt", ["method.name=lade", "seed=3"])
+    assert default_directory(config) == Path("runs/digits_lt/lade-seed3")
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("name", ["thesis.txt", "config.json"])
+def test_train__never_touches_a_folder_that_is_no_run(
+    tmp_path: Path, name: str, force: bool, resume: bool
+) -> None:
+    """Many a project has a config.json; that alone makes no run directory."""
+    (tmp_path / name).write_text('{"years": 4}')
+    before = _contents(tmp_path)
+    with pytest.raises((FileExistsError, ValueError)) as error:
+        ts.train(
+            ts.load_recipe("digits_lt"), output=tmp_path, force=force, resume=resume
+        )
+    if not (resume and name == "config.json"):
+        assert str(error.value) == (
+            f"`output` {tmp_path} exists and is not a run directory, so that nothing "
+            "in it is replaced. Name another folder (--output)."
+        )
+    assert _contents(tmp_path) == before
+
+
+def test_train__output_is_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    path.write_text("mine")
+    with pytest.raises(NotADirectoryError) as error:
+        ts.train(ts.load_recipe("digits_lt"), output=path, force=True)
+    assert str(error.value) == (
+        f"`output` must be a folder, but {path} is a file. "
+        "Name another folder (--output)."
+    )
+    assert path.read_text() == "mine"
+
+
+def test_train__refuses_to_replace_a_run(run_copy: Path) -> None:
+    before = _contents(run_copy)
+    with pytest.raises(FileExistsError) as error:
+        ts.train(ts.load(run_copy).config, output=run_copy)
+    assert str(error.value) == (
+        f"`output` {run_copy} exists. Go on with it (--resume), replace it "
+        "(--force) or name another folder (--output)."
+    )
+    assert _contents(run_copy) == before
+
+
+def test_train__force_replaces_a_run_but_not_other_files(run_copy: Path) -> None:
+    (run_copy / "notes.txt").write_text("mine")
+    config = ts.load_recipe("digits_lt", ["train.epochs=1", "seed=1"])
+    run = ts.train(config, output=run_copy, force=True)
+    assert run.config.seed == 1
+    assert len(run.metrics) == 1
+    assert (run_copy / "notes.txt").read_text() == "mine"
+
+
+def test_train__force_keeps_the_old_run_if_the_new_one_cannot_begin(
+    run_copy: Path, tmp_path: Path
+) -> None:
+    before = _contents(run_copy)
+    cifar = ts.load_recipe("cifar100_lt_ir100_lade")
+    with pytest.raises(FileNotFoundError):
+        ts.train(cifar, output=run_copy, data_root=tmp_path / "no data", force=True)
+    assert _contents(run_copy) == before
+    with pytest.raises(FileNotFoundError):
+        ts.train(cifar, output=tmp_path / "new", data_root=tmp_path / "no data")
+    assert not (tmp_path / "new").exists()
+
+
+def test_train__resume_under_other_settings(run_copy: Path) -> None:
+    before = _contents(run_copy)
+    config = ts.load_recipe("digits_lt", ["method.name=lade", "train.epochs=5"])
+    with pytest.raises(ValueError, match="begun") as error:
+        ts.train(config, output=run_copy, resume=True)
+    assert str(error.value) == (
+        f"{run_copy} was begun with train.epochs = 2, but --resume asks for 5. Resume "
+        "with the settings it was begun with, or name another folder (--output)."
+    )
+    assert _contents(run_copy) == before
+
+
+def test_train__resume_under_another_method(run_copy: Path) -> None:
+    config = ts.load_recipe("digits_lt", ["train.epochs=2"])
+    with pytest.raises(ValueError, match="begun") as error:
+        ts.train(config, output=run_copy, resume=True)
+    assert str(error.value) == (
+        f"{run_copy} was begun with method.name = 'lade', but --resume asks for "
+        "'softmax'. Resume with the settings it was begun with, or name another "
+        "folder (--output)."
+    )
+
+
+def test_train__resume_with_a_damaged_config(run_copy: Path) -> None:
+    path = run_copy / "config.json"
+    path.write_text(path.read_text().replace('"epochs": 2', '"epochs": 0'))
+    with pytest.raises(ValueError, match="damaged") as error:
+        ts.train(ts.load_recipe("digits_lt"), output=run_copy, resume=True)
+    assert str(error.value) == (
+        f"{path} is damaged: `train.epochs` must be greater than 0, but is 0."
+    )
+
+
+def test_train__takes_an_empty_folder_and_relative_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("größe [b]").mkdir()
+    run = ts.train(ts.load_recipe("digits_lt", ["train.epochs=1"]), output="größe [b]")
+    assert run.is_finished
+    assert run.directory == Path("größe [b]")
+    assert (tmp_path / "größe [b]" / "weights.safetensors").is_file()
+
+
+def test_train__one_process_at_a_time(run_copy: Path) -> None:
+    config = ts.load(run_copy).config
+    before = _contents(run_copy)
+    with hold_lock(run_copy):
+        owner = (run_copy / ".lock").read_text()
+        with pytest.raises(BlockingIOError) as error:
+            ts.train(config, output=run_copy, force=True)
+    assert owner.startswith(f"{os.getpid()} on ")
+    assert str(error.value) == (
+        f"`output` {run_copy} must be free, but another process ({owner}) trains in "
+        "it. Wait for its end, or name another folder (--output)."
+    )
+    assert _contents(run_copy) == before
+
+
+def test_train__takes_over_a_lock_file_that_was_left(run_copy: Path) -> None:
+    (run_copy / ".lock").write_text("4242 on another machine")
+    config = ts.load(run_copy).config
+    assert ts.train(config, output=run_copy, resume=True).is_finished
+    assert not (run_copy / ".lock").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_hold_lock__a_worker_does_not_hold_it_for_its_parent(tmp_path: Path) -> None:
+    """A loader's worker outlives a killed parent by some seconds."""
+    script = (
+        "import os, sys, time; from pathlib import Path;"
+        "from tailshift.runs.directory import hold_lock\n"
+        "with hold_lock(Path(sys.argv[1])):\n"
+        "    if os.fork() == 0: time.sleep(60)\n"
+        "    print(os.getpid(), flush=True); time.sleep(60)"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        try:
+            with pytest.raises(BlockingIOError), hold_lock(tmp_path):
+                pytest.fail("the block must not run")
+            parent.kill()
+            parent.wait()
+            with hold_lock(tmp_path):  # though the worker still runs
+                pass
+        finally:
+            os.killpg(parent.pid, signal.SIGKILL)
+
+
+def test_train__begins_anew_where_it_was_killed_before_it_began(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / f".config.json.{'0a' * 16}.tmp").write_text("{")
+    run = ts.train(ts.load_recipe("digits_lt", ["train.epochs=1"]), output=tmp_path)
+    assert run.is_finished
+    assert not any(path.name.startswith(".") for path in tmp_path.iterdir())
+
+
+def test_train__resume_on_other_data(run_copy: Path) -> None:
+    config = ts.load(run_copy).config
+    data = config.data.load(root=None, seed=0)
+    rows = torch.arange(len(data.train)).flip(0)
+    other = dataclasses.replace(data, train=data.train.subset(rows))
+    before = _contents(run_copy)
+    with pytest.raises(ValueError, match="other images") as error:
+        ts.train(config, output=run_copy, resume=True, data=other)
+    assert str(error.value) == (
+        f"{run_copy / 'checkpoint.safetensors'} was saved in training on other images "
+        f"or labels (fingerprint {data_mark(data)}, but now {data_mark(other)}). "
+        "Resume with the data that the run was begun with, or name another folder "
+        "(--output)."
+    )
+    assert _contents(run_copy) == before
+
+
+def test_train__damaged_checkpoint_gives_way_to_the_one_before(
+    run_copy: Path, digits_run: ts.Run
+) -> None:
+    path = run_copy / "checkpoint.safetensors"
+    os.truncate(path, 5000)
+    with pytest.warns(CheckpointWarning, match="The one before it is taken"):
+        run = ts.train(digits_run.config, output=run_copy, resume=True)
+    assert torch.equal(run.predictions().logits, digits_run.predictions().logits)
+    assert (run_copy / "checkpoint.damaged.safetensors").stat().st_size == 5000
+    ts.train(run.config, output=run_copy, force=True)
+    assert not (run_copy / "checkpoint.damaged.safetensors").exists()
+
+
+def test_train__full_disk(run_copy: Path) -> None:
+    """Files may not grow beyond 100 kB, as on a disk that has no more room."""
+    resource = pytest.importorskip("resource")
+    config = ts.load(run_copy).config
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    output = run_copy.parent / "new"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="cannot be written") as error:
+            ts.train(config, output=output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(error.value) == (
+        f"{output} cannot be written to (File too large). What was saved before is "
+        "whole. Make room, then go on with "
+        f"`tailshift train --resume --output {output}`."
+    )
+    assert not any(path.name.startswith(".") for path in output.rglob("*"))
+    assert ts.train(config, output=output, resume=True).is_finished
+
+
+def test_train__resume_may_change_how_but_not_what(run_copy: Path) -> None:
+    changes = ("train.checkpoint_steps=3", "train.detect_anomaly=true")
+    settings = ["method.name=lade", "train.epochs=2", *changes]
+    config = ts.load_recipe("digits_lt", settings)
+    run = ts.train(config, output=run_copy, resume=True)
+    assert run.is_finished
+    assert run.config.train.checkpoint_steps is None  # as it was begun

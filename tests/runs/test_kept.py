@@ -1,0 +1,43 @@
+from tailshift.recipes import load_recipe
+from tailshift.runs.index import find_kept, kept_name
+
+
+def test_find_kept__by_recipe_mode_and_seed(tmp_path):
+    names = [
+        "digits_lt-lade-paper-seed0.safetensors",
+        "digits_lt-lade-paper-seed10.safetensors",
+        "digits_lt-lade-paper-seed2.safetensors",
+        "digits_lt-lade-official-seed3.safetensors",
+        "digits_lt_more-paper-seed4.safetensors",
+        "digits_lt-lade-paper-seed5.weights.safetensors",
+        "digits_lt-seed6.safetensors",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    lade = load_recipe("digits_lt", ["method.name=lade", "seed=7"])
+    found = find_kept(tmp_path, lade)
+    assert list(found) == [0, 2, 10]
+    assert found[10] == tmp_path / names[1]
+    assert list(find_kept(tmp_path, load_recipe("digits_lt"))) == [6]
+
+
+def test_kept_name__tells_methods_and_settings_apart() -> None:
+    names = {
+        kept_name(load_recipe("cifar100_lt_ir100_softmax_quick", changes))
+        for changes in (
+            [],
+            ["method.name=ncm"],
+            ["method.name=tau_norm", "method.tau=1.0"],
+            ["method.name=tau_norm"],
+            ["method.name=lade"],
+            ["method.name=lade", "method.class_weights=uniform"],
+        )
+    }
+    assert len(names) == 6
+    assert "cifar100_lt_ir100_softmax_quick-tau_norm-tau1.0-seed0.safetensors" in names
+
+
+def test_kept_name__is_found_again(tmp_path):
+    config = load_recipe("cifar100_lt_ir100_softmax_quick", ["seed=3"])
+    (tmp_path / kept_name(config)).touch()
+    assert list(find_kept(tmp_path, config)) == [3]

@@ -1,0 +1,163 @@
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from tailshift.targets import Shift, parse_shift, shift_shares
+
+COUNTS = torch.tensor([10, 50, 30, 20])
+ALL = torch.ones(4, dtype=torch.bool)
+
+
+def _prior(name, present=ALL, counts=COUNTS):
+    shares = shift_shares(parse_shift(name), counts, present)
+    assert shares.max() == 1
+    return (shares / shares.sum()).tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "shift"),
+    [
+        ("uniform", Shift("uniform", "uniform")),
+        ("forward:50", Shift("forward:50", "forward", 50)),
+        ("backward:1", Shift("backward:1", "backward", 1)),
+        ("permuted:25", Shift("permuted:25", "permuted", 25)),
+        ("permuted:25:seed3", Shift("permuted:25:seed3", "permuted", 25, seed=3)),
+        ("dirichlet:0.1", Shift("dirichlet:0.1", "dirichlet", 0.1)),
+        ("dirichlet:1:seed12", Shift("dirichlet:1:seed12", "dirichlet", 1, seed=12)),
+        ("tweak:7:0.5", Shift("tweak:7:0.5", "tweak", 0.5, (7,))),
+        ("knock_out:7", Shift("knock_out:7", "knock_out", classes=(7,))),
+        ("knock_out:7,3", Shift("knock_out:7,3", "knock_out", classes=(3, 7))),
+    ],
+)
+def test_parse_shift__knows_the_names(name, shift):
+    assert parse_shift(name) == shift
+
+
+def test_shift_shares__long_tails():
+    assert _prior("forward:8") == pytest.approx([1 / 15, 8 / 15, 4 / 15, 2 / 15])
+    assert _prior("backward:8") == pytest.approx([8 / 15, 1 / 15, 2 / 15, 4 / 15])
+    assert _prior("uniform") == [0.25] * 4
+
+
+def test_shift_shares__permuted_is_the_tail_in_another_order():
+    counts, present = torch.arange(30), torch.ones(30, dtype=torch.bool)
+    found = _prior("permuted:8", present, counts)
+    assert sorted(found) == pytest.approx(sorted(_prior("forward:8", present, counts)))
+    assert found == _prior("permuted:8:seed0", present, counts)
+    assert found != _prior("permuted:8:seed1", present, counts)
+    assert found == _prior("permuted:8", present, counts.flip(0))
+
+
+def test_shift_shares__dirichlet_is_a_draw_of_its_seed():
+    expected = np.random.default_rng(3).dirichlet([0.5] * 4)
+    assert _prior("dirichlet:0.5:seed3") == pytest.approx(expected.tolist())
+
+
+def test_shift_shares__a_large_alpha_is_nearly_uniform():
+    assert _prior("dirichlet:1e6") == pytest.approx([0.25] * 4, abs=0.001)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.25, 0.7])
+def test_shift_shares__tweak_gives_one_class_its_share(share):
+    rest = (1 - share) / 3
+    assert _prior(f"tweak:1:{share}") == pytest.approx([rest, share, rest, rest])
+
+
+def test_shift_shares__knock_out_leaves_the_others_alike():
+    assert _prior("knock_out:0,2") == [0, 0.5, 0, 0.5]
+
+
+def test_shift_shares__classes_that_the_test_set_lacks():
+    present = torch.tensor([True, False, True, True])
+    assert _prior("forward:4", present) == pytest.approx([1 / 7, 0, 4 / 7, 2 / 7])
+    assert _prior("tweak:0:0.5", present) == pytest.approx([0.5, 0, 0.25, 0.25])
+    assert _prior("knock_out:0,1", present) == [0, 0, 0.5, 0.5]
+    assert _prior("dirichlet:1", present)[1] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "uniform:3",
+            "`target` must be like uniform, with nothing behind it, "
+            "but is 'uniform:3'.",
+        ),
+        (
+            "backward:0.5",
+            "`target` must be like backward:RATIO, with a ratio >= 1, "
+            "but is 'backward:0.5'.",
+        ),
+        (
+            "forward:nan",
+            "`target` must be like forward:RATIO, with a ratio >= 1, "
+            "but is 'forward:nan'.",
+        ),
+        (
+            "permuted:5:3",
+            None,
+        ),
+        (
+            "permuted:5:seed-3",
+            "`target` must be like permuted:RATIO, with a ratio >= 1 and perhaps "
+            ":seedN, but is 'permuted:5:seed-3'.",
+        ),
+        (
+            "dirichlet:0",
+            "`target` must be like dirichlet:ALPHA, with α > 0 and perhaps :seedN, "
+            "but is 'dirichlet:0'.",
+        ),
+        (
+            "tweak:3",
+            "`target` must be like tweak:CLASS:SHARE, with a class id and a share "
+            "between 0 and 1, but is 'tweak:3'.",
+        ),
+        (
+            "tweak:3:1",
+            "`target` must be like tweak:CLASS:SHARE, with a class id and a share "
+            "between 0 and 1, but is 'tweak:3:1'.",
+        ),
+        (
+            "knock_out:a,b",
+            "`target` must be like knock_out:CLASS,CLASS, with class ids, "
+            "but is 'knock_out:a,b'.",
+        ),
+    ],
+)
+def test_parse_shift__refuses_with_a_sentence(name, message):
+    if message is None:
+        message = (
+            "`target` must be like permuted:RATIO, with a ratio >= 1 and perhaps "
+            f":seedN, but is {name!r}."
+        )
+    with pytest.raises(ValueError, match=re.escape(name)) as error:
+        parse_shift(name)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "present", "message"),
+    [
+        (
+            "tweak:4:0.5",
+            ALL,
+            "Target 'tweak:4:0.5' names class 4, but there are 4 classes, 0 to 3.",
+        ),
+        (
+            "tweak:1:0.5",
+            torch.tensor([True, False, True, True]),
+            "Target 'tweak:1:0.5' needs samples of class 1, but the test set has none.",
+        ),
+        (
+            "knock_out:0,1,2,3",
+            ALL,
+            "Target 'knock_out:0,1,2,3' must leave a class of the test set.",
+        ),
+    ],
+)
+def test_shift_shares__refuses_with_a_sentence(name, present, message):
+    with pytest.raises(ValueError, match="Target") as error:
+        shift_shares(parse_shift(name), COUNTS, present)
+    assert str(error.value) == message
