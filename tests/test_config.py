@@ -22,6 +22,8 @@ from tailshift.recipes import (
 
 TinyConfig = Callable[..., RunConfig]
 
+KEPT_RECIPES = Path(__file__).parent / "data" / "kept" / "resolved_recipes.json"
+
 
 def _faults(*overrides: str) -> list[str]:
     with pytest.raises(ConfigError) as error:
@@ -41,6 +43,26 @@ def test_recipe__is_valid_and_described(recipe: str) -> None:
     assert config.recipe == recipe
     assert recipe_sentence(recipe).endswith(".")
     assert "sentence" not in config.to_mapping()
+
+
+def test_recipes__resolve_to_what_they_always_were() -> None:
+    """Compared with kept values: the same names, sentences and settings.
+
+    A setting that came later is not in the kept file and is passed over.
+    """
+    kept = json.loads(KEPT_RECIPES.read_text(encoding="utf-8"))
+    assert set(recipe_names()) == set(kept)
+    for recipe, before in kept.items():
+        settings = load_recipe(recipe).to_mapping()
+        now = {"sentence": recipe_sentence(recipe), **settings}
+        assert _kept_part(json.loads(json.dumps(now)), before) == before, recipe
+
+
+def _kept_part(now: Any, before: Any) -> Any:
+    """Return the part of a nested mapping that another one has keys for."""
+    if not isinstance(now, dict) or not isinstance(before, dict):
+        return now
+    return {key: _kept_part(now[key], before[key]) for key in before if key in now}
 
 
 def test_recipe__opens_with_the_command_that_runs_it() -> None:
