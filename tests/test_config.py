@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from tailshift import recipes
 from tailshift.config import ConfigError, OptimConfig, RunConfig
 from tailshift.data import CIFAR100LT, DATASETS, DigitsLT
 from tailshift.methods import LADE, METHODS, Softmax
@@ -65,17 +66,37 @@ def _kept_part(now: Any, before: Any) -> Any:
     return {key: _kept_part(now[key], before[key]) for key in before if key in now}
 
 
-def test_recipe__opens_with_the_command_that_runs_it() -> None:
-    import tailshift.recipes  # a folder without code: a namespace package
+def test_recipe_files__open_with_a_command_that_runs_one_of_their_rows() -> None:
+    files = sorted(Path(recipes.__file__).parent.glob("*.toml"))
+    for file in files:
+        comment, command, *rest = file.read_text(encoding="utf-8").split(maxsplit=4)
+        assert (comment, command, rest[0]) == ("#", "tailshift", "train"), file
+        named = rest[1]
+        assert named.startswith(file.stem) or named == "--data", file
+        assert named in recipe_names() or named == "--data", file
+    assert len(files) == 6
 
-    [folder] = tailshift.recipes.__path__
-    for recipe in recipe_names():
-        first = (Path(folder) / f"{recipe}.toml").read_text(encoding="utf-8")
-        assert first.startswith("# tailshift train "), recipe
+
+def test_load_recipe__an_override_does_not_stay() -> None:
+    """The files are parsed once; what is read of them must not be changed."""
+    before = load_recipe("cifar100_lt_ir100_lade")
+    changes = ["method.alpha=0.5", "optim.lr=3", "data.imbalance_ratio=7", "seed=4"]
+    assert load_recipe("cifar100_lt_ir100_lade", changes) != before
+    assert load_recipe("cifar100_lt_ir100_lade") == before
+
+
+def test_recipes__are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = recipe_names()
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"parsed again: {text}")
+
+    monkeypatch.setattr("tailshift.recipes.tomllib.loads", refuse)
+    assert len({recipe_sentence(name) for name in names}) == len(names)
 
 
 def test_load_recipe__paper_schedule() -> None:
-    """The settings of the CIFAR-100-LT rows, through two levels of ``extends``."""
+    """The settings of the CIFAR-100-LT rows, the file's, the form's and the row's."""
     config = load_recipe("cifar100_lt_ir100_lade")
     assert config.data == CIFAR100LT(imbalance_ratio=100)
     assert config.method == LADE(alpha=0.1, lam=0.01)

@@ -1,8 +1,10 @@
-"""Recipes: TOML files, one for each row of the paper and some quick ones."""
+"""Recipes: a TOML file for each benchmark, with a row for each row of the paper."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, reduce
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,7 @@ from tailshift.registry import did_you_mean
 
 def recipe_names() -> list[str]:
     """Return the names of all recipes that come with the package."""
-    folder = resources.files("tailshift") / "recipes"
-    names = (Path(entry.name) for entry in folder.iterdir())
-    return sorted(
-        name.stem
-        for name in names
-        if name.suffix == ".toml" and not name.stem.startswith("_")
-    )
+    return sorted(_packaged())
 
 
 def recipe_sentence(recipe: str) -> str:
@@ -61,29 +57,83 @@ def _read_recipe(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """
     if recipe in above:
         raise ValueError(f"recipe {recipe!r} extends itself: {' → '.join(above)}.")
-    if recipe.endswith(".toml"):
-        path: Any = Path(recipe)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no recipe file {recipe}.")
-    else:
-        path = resources.files("tailshift") / "recipes" / f"{recipe}.toml"
-        if not path.is_file():
-            known = recipe_names()
-            hint = did_you_mean(recipe, known) or ";"
-            raise ValueError(
-                f"unknown recipe {recipe!r}{hint} `tailshift list recipes` shows all."
-            )
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid TOML: {error}.") from None
+    if not recipe.endswith(".toml"):
+        return dict(_packaged_recipe(recipe))
+    path = Path(recipe)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no recipe file {recipe}.")
+    settings = _read_toml(path)
     base = settings.pop("extends", None)
-    settings["recipe"] = Path(recipe).stem
+    settings["recipe"] = path.stem
     if base is None:
         return settings
     if str(base).endswith(".toml"):
-        base = Path(recipe).parent / base
+        base = path.parent / base
     return _merge(_read_recipe(str(base), (*above, recipe)), settings)
+
+
+def _read_toml(path: Path | Traversable) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}.") from None
+
+
+def _packaged_recipe(recipe: str) -> Mapping[str, Any]:
+    found = _packaged().get(recipe)
+    if found is None:
+        hint = did_you_mean(recipe, recipe_names()) or ";"
+        raise ValueError(
+            f"unknown recipe {recipe!r}{hint} `tailshift list recipes` shows all."
+        )
+    return found
+
+
+@cache
+def _packaged() -> dict[str, dict[str, Any]]:
+    """Return the settings of every recipe that comes with the package, by name."""
+    folder = resources.files("tailshift") / "recipes"
+    files = [file for file in folder.iterdir() if file.name.endswith(".toml")]
+    recipes = [recipe for file in files for recipe in _recipes_in(file)]
+    found = {recipe["recipe"]: recipe for recipe in recipes}
+    assert len(found) == len(recipes), "two recipes have the same name"
+    return found
+
+
+def _recipes_in(file: Traversable) -> Iterator[dict[str, Any]]:
+    """Yield the recipes of a benchmark: the file's rows, or the file itself."""
+    base = _read_toml(file)
+    if "rows" not in base:
+        yield {**base, "recipe": file.name.removesuffix(".toml")}
+        return
+    rows, forms, varies = (base.pop(key, {}) for key in ("rows", "forms", "varies"))
+    for name, parts in rows.items():
+        for part in parts if isinstance(parts, list) else [parts]:
+            row = {key: value for key, value in part.items() if key not in forms}
+            for chosen in _choices(part, forms, varies) if forms else [{}]:
+                yield _named(reduce(_merge, (base, chosen, row, {"row": name})))
+
+
+def _choices(
+    part: Mapping[str, Any], forms: Mapping[str, Any], varies: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the settings of each form that a row has, with each number it lists.
+
+    Args:
+        part: The row, with a list of numbers under the name of each form it has.
+        forms: Settings by the form's name.
+        varies: The setting that the numbers are values of, like ``"train.epochs"``.
+    """
+    for form, settings in forms.items():
+        for number in part.get(form, ()):
+            yield _merge(settings, parse_override(f"{varies}={number}"))
+
+
+def _named(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row's settings, with its name and sentence filled in from them."""
+    rest = {key: value for key, value in settings.items() if not isinstance(value, str)}
+    texts = {key: settings[key].format(**settings) for key in ("recipe", "sentence")}
+    return rest | texts
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
