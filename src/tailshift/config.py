@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, Self, TypeVar
 
 import torch
@@ -343,12 +344,16 @@ def _section(
     settings = {key: value for key, value in values.items() if key in known}
     try:
         # Strict as JSON is: "5" and true are no numbers, but a list may be a tuple.
-        return TypeAdapter(kind).validate_json(
-            json.dumps(settings, default=str), strict=True
-        )
+        text = json.dumps(settings, default=str)
+        checked: Settings = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         faults.extend(_sentence(section, fault) for fault in error.errors())
         return None
+    return checked
+
+
+# Making an adapter takes longer than all that it checks.
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def _sentence(section: str, fault: Any) -> str:

@@ -4,6 +4,7 @@ import socket
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies
@@ -154,6 +155,7 @@ def check_timm_name(name: str) -> None:
         raise ValueError(f"unknown timm model {name!r}{hint}")
 
 
+@cache  # timm sorts all of its names anew
 def _timm_names() -> list[str]:
     import timm
 
