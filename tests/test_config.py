@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from tailshift import recipes
-from tailshift.config import ConfigError, OptimConfig, RunConfig
+from tailshift.config import (
+    ConfigError,
+    EvalConfig,
+    OptimConfig,
+    RunConfig,
+    TrainConfig,
+    machine_settings,
+)
 from tailshift.data import CIFAR100LT, DATASETS, DigitsLT
 from tailshift.methods import LADE, METHODS, Softmax
 from tailshift.models import MODELS
@@ -433,3 +440,27 @@ def test_from_mapping__nothing_given() -> None:
         "`train.epochs` is missing.",
         "`train.batch_size` is missing.",
     ]
+
+
+FREE = {
+    *("checkpoint_every", "checkpoint_minutes", "checkpoint_steps", "detect_anomaly"),
+    *("devices", "num_nodes", "num_workers", "shard", "tensorboard"),
+}
+FIXED = {"accelerator", "channels_last", "precision", "start_from"}
+DECISIVE = {
+    *("epochs", "batch_size", "drop_last", "sampler", "mixup", "label_smoothing"),
+    *("accumulate", "exact_accumulation", "sync_batch_norm"),
+}
+
+
+def test_machine_settings__every_setting_of_train_is_classified() -> None:
+    """A new setting belongs in one of the three sets, and gets the mark to match."""
+    assert set(TrainConfig.model_fields) == FREE | FIXED | DECISIVE
+    of_train = {f"train.{name}" for name in FREE}
+    assert machine_settings(is_fixed=False) == of_train
+    of_eval = {f"eval.{name}" for name in EvalConfig.model_fields}
+    of_train = {f"train.{name}" for name in FIXED}
+    assert machine_settings(is_fixed=True) == of_train | of_eval
+    assert machine_settings() == (
+        machine_settings(is_fixed=True) | machine_settings(is_fixed=False)
+    )

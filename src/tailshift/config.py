@@ -4,7 +4,7 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import torch
 from pydantic import (
@@ -35,6 +35,14 @@ MOST = 1e6
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """Mark of a setting that says how a run is done, not what comes out of it."""
+
+    is_fixed: bool = False
+    """Whether a run is resumed with the value that it was begun with."""
 
 
 class ModelConfig(_Section):
@@ -106,12 +114,14 @@ class TrainConfig(_Section):
     Like smoothing, it is taken to leave the prior that the logits carry as it is."""
     label_smoothing: Literal["none", "label_aware"] = "none"
     """``"label_aware"`` softens the labels of classes with many images the most."""
-    start_from: str = ""
+    start_from: Annotated[str, Machine(is_fixed=True)] = ""
     """A finished run, or a file of its weights, that stands for the first stage of a
     method that has several."""
-    num_workers: NonNegativeInt | None = None
+    num_workers: Annotated[NonNegativeInt | None, Machine()] = None
     """Processes that decode images read from files; by default one for each core."""
-    precision: Literal["32-true", "64-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Annotated[
+        Literal["32-true", "64-true", "bf16-mixed", "16-mixed"], Machine(is_fixed=True)
+    ] = "32-true"
     accumulate: PositiveInt = 1
     """Pieces that each process reads its part of a batch in, to need less memory. The
     gradient is that of the whole batch, but LADE's regulariser and OLTR's hinge are
@@ -121,26 +131,28 @@ class TrainConfig(_Section):
     pass; for networks that give logits alone."""
     sync_batch_norm: bool = False
     """Normalise by the images of all processes; on GPUs."""
-    shard: bool = False
+    shard: Annotated[bool, Machine()] = False
     """Let each process hold a share of the weights, gradients and momenta alone (FSDP),
     for networks that do not fit on one GPU. It changes nothing else."""
-    channels_last: bool = True
+    channels_last: Annotated[bool, Machine(is_fixed=True)] = True
     """Keep a pixel's channels side by side in memory: convolutions are faster. Sharded
     weights are not."""
-    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    devices: PositiveInt = 1
+    accelerator: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"], Machine(is_fixed=True)
+    ] = "auto"
+    devices: Annotated[PositiveInt, Machine()] = 1
     """Processes on each machine; torchrun and srun say so themselves."""
-    num_nodes: PositiveInt = 1
+    num_nodes: Annotated[PositiveInt, Machine()] = 1
     """Machines."""
-    checkpoint_every: PositiveInt = 1
+    checkpoint_every: Annotated[PositiveInt, Machine()] = 1
     """Epochs between checkpoints."""
-    checkpoint_minutes: PositiveFloat | None = 15.0
+    checkpoint_minutes: Annotated[PositiveFloat | None, Machine()] = 15.0
     """Minutes between checkpoints within an epoch; none where it is left out."""
-    checkpoint_steps: PositiveInt | None = None
+    checkpoint_steps: Annotated[PositiveInt | None, Machine()] = None
     """Steps between checkpoints within an epoch."""
-    detect_anomaly: bool = False
+    detect_anomaly: Annotated[bool, Machine()] = False
     """Name the part of the network or the operation that gives the first NaN; slow."""
-    tensorboard: bool = False
+    tensorboard: Annotated[bool, Machine()] = False
     """Write TensorBoard events beside the metrics file."""
 
     @field_validator("sampler")
@@ -156,9 +168,18 @@ class TrainConfig(_Section):
 class EvalConfig(_Section):
     """What is kept of the evaluated splits."""
 
-    batch_size: PositiveInt = 512
-    half_logits: bool = False
+    batch_size: Annotated[PositiveInt, Machine(is_fixed=True)] = 512
+    half_logits: Annotated[bool, Machine(is_fixed=True)] = False
     """Keep logits in half precision: half the disk, three decimal digits."""
+
+
+SECTIONS: Mapping[str, type[_Section]] = {
+    "model": ModelConfig,
+    "optim": OptimConfig,
+    "train": TrainConfig,
+    "eval": EvalConfig,
+}
+"""The sections whose settings do not depend on a name in them."""
 
 
 class RunConfig(BaseModel):
@@ -239,8 +260,7 @@ class RunConfig(BaseModel):
             "method": _named_section("method", METHODS, mapping, faults),
             "seed": mapping.get("seed", 0),
         }
-        for name in ("model", "optim", "train", "eval"):
-            kind: Any = cls.model_fields[name].annotation
+        for name, kind in SECTIONS.items():
             sections[name] = _section(name, kind, mapping.get(name, {}), faults)
         seed = sections["seed"]
         if type(seed) is not int or not 0 <= seed < 2**32:
@@ -264,6 +284,26 @@ class RunConfig(BaseModel):
             "train": self.train.model_dump(mode="json"),
             "eval": self.eval.model_dump(mode="json"),
         }
+
+
+def machine_settings(*, is_fixed: bool | None = None) -> frozenset[str]:
+    """Return the settings that are marked as the machine's, by their dotted names.
+
+    Args:
+        is_fixed: Only those that may not (True) or may (False) differ when a run is
+            resumed; None gives both.
+
+    Example:
+        >>> sorted(machine_settings(is_fixed=True))[:2]
+        ['eval.batch_size', 'eval.half_logits']
+    """
+    return frozenset(
+        f"{section}.{name}"
+        for section, kind in SECTIONS.items()
+        for name, field in kind.model_fields.items()
+        for mark in field.metadata
+        if isinstance(mark, Machine) and is_fixed in (None, mark.is_fixed)
+    )
 
 
 class ConfigError(ValueError):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tailshift.config import RunConfig
+from tailshift.config import RunConfig, machine_settings
 from tailshift.runs.checkpoint import mend_checkpoint, read_position
 from tailshift.runs.environment import describe_environment
 from tailshift.runs.run import (
@@ -144,19 +144,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-FREE_SETTINGS = frozenset(
-    {
-        "train.checkpoint_every",
-        "train.checkpoint_minutes",
-        "train.checkpoint_steps",
-        "train.detect_anomaly",
-        "train.devices",
-        "train.num_nodes",
-        "train.num_workers",
-        "train.shard",
-        "train.tensorboard",
-    }
-)
+FREE_SETTINGS = machine_settings(is_fixed=False)
 """Settings that may differ when a run is resumed: how it is done, not what it is."""
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -253,8 +241,8 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
 
 def check_same_config(directory: Path, config: RunConfig) -> None:
     """Refuse to go on with a run under other settings than it began with."""
-    began = _flat(read_config(directory).to_mapping())
-    asked = _flat(config.to_mapping())
+    began = flat_settings(read_config(directory))
+    asked = flat_settings(config)
     for key in asked:
         if key in FREE_SETTINGS:
             continue
@@ -266,8 +254,12 @@ def check_same_config(directory: Path, config: RunConfig) -> None:
             )
 
 
+def flat_settings(config: RunConfig) -> dict[str, Any]:
+    """Return all settings by their dotted names, like ``"train.epochs"``."""
+    return _flat(config.to_mapping())
+
+
 def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a nested mapping with keys like ``"train.epochs"``."""
     flat: dict[str, Any] = {}
     for key, value in mapping.items():
         below = _flat(value) if isinstance(value, Mapping) else {}

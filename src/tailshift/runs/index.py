@@ -6,28 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailshift.config import RunConfig
+from tailshift.config import RunConfig, machine_settings
 from tailshift.recipes import load_recipe, recipe_names
+from tailshift.runs.directory import flat_settings
 from tailshift.runs.run import FACTS, Run, load
 
-MACHINE_SETTINGS = frozenset(
-    {
-        "accelerator",
-        "channels_last",
-        "checkpoint_every",
-        "checkpoint_minutes",
-        "checkpoint_steps",
-        "detect_anomaly",
-        "devices",
-        "num_nodes",
-        "num_workers",
-        "precision",
-        "shard",
-        "start_from",
-        "tensorboard",
-    }
-)
-"""Settings of ``train`` that say how a run is done, not what comes out."""
+UNDECISIVE = machine_settings() | {"seed"}
+"""Settings in which two runs of the same recipe may differ."""
 
 
 def find_runs(
@@ -52,12 +37,8 @@ def is_run_of(config: RunConfig, recipe: RunConfig) -> bool:
 
 
 def _outcome(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that decide what comes out, but for the seed."""
-    settings = config.to_mapping()
-    train = settings["train"].items()
-    kept = {key: value for key, value in train if key not in MACHINE_SETTINGS}
-    settings["train"] = kept
-    return {key: settings[key] for key in settings if key not in ("seed", "eval")}
+    settings = flat_settings(config).items()
+    return {key: value for key, value in settings if key not in UNDECISIVE}
 
 
 def kept_name(config: RunConfig) -> str:
