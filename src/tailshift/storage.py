@@ -56,6 +56,30 @@ def atomic_write(
         temporary.unlink(missing_ok=True)
 
 
+def check_file_name(name: str, argument: str) -> str:
+    """Return a name that may become that of a file or folder, and raise otherwise.
+
+    Names also come out of other people's files, where one could lead anywhere.
+
+    Args:
+        name: The name, or the beginning of one.
+        argument: What it is called in the error.
+
+    Example:
+        >>> check_file_name("../../x", "recipe")
+        Traceback (most recent call last):
+        ...
+        ValueError: `recipe` must be a file name, without slashes, colons, control \
+characters or a dot in front, but is '../../x'. Rename it.
+    """
+    if not re.fullmatch(r"(?!\.)[^/\\:\x00-\x1f\x7f]+", name):
+        raise ValueError(
+            f"`{argument}` must be a file name, without slashes, colons, control "
+            f"characters or a dot in front, but is {name!r}. Rename it."
+        )
+    return name
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of writers that were killed, below a folder.
 

@@ -1,3 +1,6 @@
+import itertools
+import shlex
+
 import pytest
 import torch
 
@@ -66,6 +69,24 @@ def test_keep_logits__halves_what_was_saved(digits_run, tmp_path):
             [],
             "tailshift train cifar100_lt_ir100_lade_quick --data-root DIR",
         ),
+        (
+            "digits_lt",
+            ["optim.milestones=[3, 5]", "train.drop_last=true", "data.profile=step"],
+            "tailshift train digits_lt --set data.profile=step "
+            "--set 'optim.milestones=[3, 5]' --set train.drop_last=true",
+        ),
+        (
+            "places_lt_lade",  # another network begins without its weights
+            ["model.name=timm:resnet50"],
+            "tailshift train places_lt_lade --set model.name=timm:resnet50 "
+            "--data-root DIR",
+        ),
+        ("own_images", [], "tailshift train own_images --data folder:PATH"),
+        (
+            "own_images",
+            ["data.name=csv", "data.flip=false"],
+            "tailshift train own_images --set data.flip=false --data csv:PATH",
+        ),
     ],
 )
 def test_training_command__names_what_differs_from_the_recipe(
@@ -73,5 +94,28 @@ def test_training_command__names_what_differs_from_the_recipe(
 ):
     config = load_recipe(recipe, overrides)
     assert training_command(config) == command
-    settings = [part.split()[0] for part in command.split("--set ")[1:]]
-    assert load_recipe(recipe, settings) == config
+    assert load_recipe(recipe, _settings(command)) == config
+
+
+def test_training_command__of_a_file_of_ones_own_is_complete(tmp_path):
+    """Every setting is in it: the file may have changed, or be gone."""
+    file = tmp_path / "my recipe.toml"
+    file.write_text(
+        'extends = "cifar100_lt_ir100_lade"\n'
+        "[optim]\nmilestones = [3, 5]\n[train]\nprecision = '16-mixed'\n",
+        encoding="utf-8",
+    )
+    config = load_recipe(file, ["seed=1", "method.alpha=0.5"])
+    command = training_command(config)
+    assert command.startswith("tailshift train 'my recipe.toml' --set data.name=")
+    assert command.endswith(" --data-root DIR")
+    file.write_text("", encoding="utf-8")
+    assert load_recipe(file, _settings(command)) == config
+
+
+def _settings(command):
+    """Return the settings of a command, as a shell would give them to it."""
+    words = shlex.split(command)
+    settings = [b for a, b in itertools.pairwise(words) if a == "--set"]
+    own = [b for a, b in itertools.pairwise(words) if a == "--data"]
+    return [*(f"data.name={form.partition(':')[0]}" for form in own), *settings]

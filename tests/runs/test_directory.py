@@ -24,6 +24,19 @@ def test_default_directory__names_recipe_method_and_seed() -> None:
     assert default_directory(config) == Path("runs/digits_lt/lade-seed3")
 
 
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc", "..", ".x", "", "a/b", "a\\b", "C:x", "a\nb", "a\0"]
+)
+def test_default_directory__leads_nowhere_else(name: str) -> None:
+    config = ts.load_recipe("digits_lt").model_copy(update={"recipe": name})
+    with pytest.raises(ValueError, match="file name") as error:
+        default_directory(config)
+    assert str(error.value) == (
+        "`recipe` must be a file name, without slashes, colons, control characters or "
+        f"a dot in front, but is {name!r}. Rename it."
+    )
+
+
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("name", ["thesis.txt", "config.json"])

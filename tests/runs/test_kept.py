@@ -1,3 +1,7 @@
+from pathlib import Path
+
+import pytest
+
 from tailshift.recipes import load_recipe
 from tailshift.runs.index import find_kept, kept_name
 
@@ -41,3 +45,32 @@ def test_kept_name__is_found_again(tmp_path):
     config = load_recipe("cifar100_lt_ir100_softmax_quick", ["seed=3"])
     (tmp_path / kept_name(config)).touch()
     assert list(find_kept(tmp_path, config)) == [3]
+
+
+def test_kept_name__of_a_recipe_of_ones_own_has_the_method(tmp_path: Path) -> None:
+    """Whatever the file said, two methods of it are two files."""
+    file = tmp_path / "mine.toml"
+    file.write_text('extends = "digits_lt"\n[method]\nname = "lade"\nalpha = 0.5\n')
+    changes = [[], ["method.name=softmax"], ["method.name=ncm"], ["method.alpha=0.1"]]
+    assert [kept_name(load_recipe(file, change)) for change in changes] == [
+        "mine-lade-paper-alpha0.5-seed0.safetensors",
+        "mine-softmax-seed0.safetensors",
+        "mine-ncm-seed0.safetensors",
+        "mine-lade-paper-seed0.safetensors",
+    ]
+
+
+def test_find_kept__whatever_the_recipe_is_called(tmp_path: Path) -> None:
+    config = load_recipe("digits_lt", ["recipe=seed0", "seed=4"])
+    (tmp_path / kept_name(config)).touch()
+    assert list(find_kept(tmp_path, config)) == [4]
+
+
+def test_kept_name__leads_to_no_other_folder() -> None:
+    config = load_recipe("digits_lt", ["recipe=../../x"])
+    with pytest.raises(ValueError, match="file name") as error:
+        kept_name(config)
+    assert str(error.value) == (
+        "`recipe` must be a file name, without slashes, colons, control characters or "
+        "a dot in front, but is '../../x'. Rename it."
+    )

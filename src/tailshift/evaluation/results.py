@@ -1,13 +1,19 @@
 """Results as data: a CSV with one row for each run and target."""
 
 import csv
+import dataclasses
+import json
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from tailshift.config import RunConfig
+from tailshift.data.own_images import OwnImages
 from tailshift.evaluation.records import evaluate
-from tailshift.recipes import load_recipe
+from tailshift.recipes import load_recipe, parse_override, recipe_names
 from tailshift.runs.index import kept_name
 from tailshift.runs.run import Run
 from tailshift.storage import atomic_write
@@ -95,8 +101,8 @@ def keep_logits(run: Run, folder: Path) -> Path:
         run: A finished run.
         folder: Where results are kept; a file of the same run is replaced.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / kept_name(run.config)
+    folder.mkdir(parents=True, exist_ok=True)
     run.predictions("test").half().save(path, overwrite=True)
     return path
 
@@ -104,31 +110,65 @@ def keep_logits(run: Run, folder: Path) -> Path:
 def training_command(config: RunConfig) -> str:
     """Return the command that trains a configuration, whatever machine it was on.
 
+    A recipe that does not come with the package is taken for a TOML file of that name,
+    which may have changed since: every setting that is not the default is named.
+
     Example:
         >>> training_command(load_recipe("digits_lt", ["method.name=lade", "seed=2"]))
         'tailshift train digits_lt --set method.name=lade --set seed=2'
     """
-    asked = config.to_mapping()
-    settings: list[str] = []
-    name = asked["method"]["name"]
-    if name != load_recipe(config.recipe).method_name:
-        settings.append(f"method.name={name}")
-    plain = load_recipe(config.recipe, settings).to_mapping()
-    settings += _differences(plain, asked)
-    options = [f"--set {setting}" for setting in settings]
-    root = [] if config.data_name == "digits_lt" else ["--data-root DIR"]
-    return " ".join(["tailshift train", config.recipe, *options, *root])
+    known = config.recipe in recipe_names()
+    recipe = shlex.quote(config.recipe if known else f"{config.recipe}.toml")
+    changed = _changed(config)
+    data = [] if config.data_name == "digits_lt" else ["--data-root DIR"]
+    if isinstance(config.data, OwnImages):
+        data = [f"--data {config.data_name}:PATH"]
+        changed.pop("data.name", None)
+        changed.pop("data.path", None)
+    names_first = sorted(changed, key=lambda key: not key.endswith(".name"))
+    settings = [f"--set {_setting(key, changed[key])}" for key in names_first]
+    return " ".join(["tailshift train", recipe, *settings, *data])
 
 
-def _differences(plain: dict[str, Any], asked: dict[str, Any]) -> list[str]:
-    changed = []
-    for key, value in asked.items():
-        if isinstance(value, dict):
-            inner = _differences(plain[key], value)
-            changed += [f"{key}.{setting}" for setting in inner]
-        elif value != plain[key]:
-            changed.append(f"{key}={value}")
+def _changed(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that the recipe does not have, by their dotted names.
+
+    A section with another name is compared with the defaults, as it begins afresh; so
+    is all of a recipe that is not known.
+    """
+    plain: dict[str, Any] = {"seed": 0}
+    if config.recipe in recipe_names():
+        plain = load_recipe(config.recipe).to_mapping()
+    changed = {} if config.seed == plain["seed"] else {"seed": config.seed}
+    for section, settings in config.to_mapping().items():
+        if not isinstance(settings, dict):
+            continue
+        own = plain.get(section)
+        if own is None or own.get("name") != settings.get("name"):
+            own = _defaults(getattr(config, section))
+        changed |= {
+            f"{section}.{key}": value
+            for key, value in settings.items()
+            if key not in own or own[key] != value
+            if value is not None  # TOML has no word for it
+        }
     return changed
+
+
+def _defaults(section: Any) -> dict[str, Any]:
+    """Return those settings of a section that are what they are by default."""
+    if isinstance(section, BaseModel):
+        others = section.model_dump(exclude_defaults=True)
+        return section.model_dump(mode="json", exclude=set(others))
+    fields = ((field.name, field.default) for field in dataclasses.fields(section))
+    return {name: value for name, value in fields if getattr(section, name) == value}
+
+
+def _setting(key: str, value: Any) -> str:
+    """Return ``KEY=VALUE`` as `--set` takes it, quoted for a shell."""
+    is_word = isinstance(value, str) and parse_override(f"x={value}") == {"x": value}
+    text = value if is_word else json.dumps(value, ensure_ascii=False)
+    return shlex.quote(f"{key}={text}")
 
 
 def read_results(path: Path) -> list[dict[str, str]]:

@@ -28,6 +28,7 @@ from tailshift.predictions import Predictions
 from tailshift.recipes import load_recipe, recipe_names
 from tailshift.report import ReportRun
 from tailshift.report.runs import report_run
+from tailshift.runs.directory import default_directory
 from tailshift.runs.index import find_kept, find_runs, is_run_of
 from tailshift.runs.run import CONFIG, Run, load, read_config
 from tailshift.training import train
@@ -303,7 +304,7 @@ def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job
         variant: Added to the directory's name, for a recipe with other settings.
     """
     config = recipe.model_copy(update={"seed": seed})
-    directory = runs / config.recipe / f"{config.method_name}{variant}-seed{seed}"
+    directory = default_directory(config, runs, variant)
     if not (directory / CONFIG).is_file():
         return Job(config, directory)
     begun = read_config(directory)

@@ -28,7 +28,7 @@ from tailshift.runs.run import (
     resume_command,
     write_json,
 )
-from tailshift.storage import is_leftover, remove_leftovers
+from tailshift.storage import check_file_name, is_leftover, remove_leftovers
 
 LOCK = ".lock"
 
@@ -150,9 +150,18 @@ FREE_SETTINGS = machine_settings(is_fixed=False)
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
-def default_directory(config: RunConfig) -> Path:
-    """Return ``runs/RECIPE/METHOD-seedN``."""
-    return Path("runs") / config.recipe / f"{config.method_name}-seed{config.seed}"
+def default_directory(
+    config: RunConfig, runs: Path = Path("runs"), variant: str = ""
+) -> Path:
+    """Return ``runs/RECIPE/METHOD-seedN``.
+
+    Args:
+        config: What is trained.
+        runs: The folder of all runs.
+        variant: Added to the method, for a recipe with other settings.
+    """
+    name = f"{config.method_name}{variant}-seed{config.seed}"
+    return runs / check_file_name(config.recipe, "recipe") / name
 
 
 def check_directory(

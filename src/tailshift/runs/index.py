@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tailshift.config import RunConfig, machine_settings
+from tailshift.methods import Method
 from tailshift.recipes import load_recipe, recipe_names
 from tailshift.runs.directory import flat_settings
 from tailshift.runs.run import FACTS, Run, load
+from tailshift.storage import check_file_name
 
 UNDECISIVE = machine_settings() | {"seed"}
 """Settings in which two runs of the same recipe may differ."""
@@ -44,21 +46,24 @@ def _outcome(config: RunConfig) -> dict[str, Any]:
 def kept_name(config: RunConfig) -> str:
     """Return the name that a run's logits are kept under.
 
-    It has the method, where it is not the recipe's, its mode and every other setting
-    of the method that is not the recipe's.
+    It has the method, unless it is that of the recipe, its mode and every other setting
+    of the method that is not the recipe's. The method of a recipe that is not among
+    `recipe_names` is always there, and its settings are compared with the defaults.
 
     Example:
         >>> changes = ["method.name=lade", "method.alpha=0.5", "seed=2"]
         >>> kept_name(load_recipe("digits_lt", changes))
         'digits_lt-lade-paper-alpha0.5-seed2.safetensors'
     """
-    plain, parts = type(config.method)(), [config.recipe]
-    if config.recipe in recipe_names():
-        planned = load_recipe(config.recipe).method
-        if isinstance(planned, type(config.method)):
-            plain = planned
-        else:
-            parts.append(config.method_name)
+    return f"{_kept_stem(config)}{config.seed}.safetensors"
+
+
+def _kept_stem(config: RunConfig) -> str:
+    """Return the part of the name that all seeds share."""
+    parts, plain = [check_file_name(config.recipe, "recipe")], _planned_method(config)
+    if plain is None:
+        parts.append(config.method_name)
+        plain = type(config.method)()
     settings = dataclasses.asdict(config.method)
     if "mode" in settings:
         parts.append(settings.pop("mode"))
@@ -67,7 +72,15 @@ def kept_name(config: RunConfig) -> str:
         for name, value in settings.items()
         if value != getattr(plain, name)
     ]
-    return f"{'-'.join([*parts, f'seed{config.seed}'])}.safetensors"
+    return "-".join([*parts, "seed"])
+
+
+def _planned_method(config: RunConfig) -> Method | None:
+    """Return the recipe's own method, if it is known and of the same kind."""
+    if config.recipe not in recipe_names():
+        return None
+    planned = load_recipe(config.recipe).method
+    return planned if isinstance(planned, type(config.method)) else None
 
 
 def find_kept(folder: Path, config: RunConfig) -> dict[int, Path]:
@@ -77,8 +90,7 @@ def find_kept(folder: Path, config: RunConfig) -> dict[int, Path]:
         folder: Where `tailshift evaluate --logits` kept them.
         config: The recipe, with the settings that the runs were made with.
     """
-    name = kept_name(config.model_copy(update={"seed": 0}))
-    pattern = re.escape(name).replace("seed0", r"seed(\d+)")
+    pattern = rf"{re.escape(_kept_stem(config))}(\d+)\.safetensors"
     found = {}
     for path in sorted(folder.glob("*.safetensors")):
         match = re.fullmatch(pattern, path.name)
