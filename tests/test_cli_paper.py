@@ -386,7 +386,7 @@ def test_list_recipes__tells_what_they_cost(tailshift: Command) -> None:
     result = tailshift("list", "recipes")
     costs = {
         name: cost
-        for name, _, cost in (line.split("\t") for line in result.out.splitlines())
+        for name, _, cost, _ in (line.split("\t") for line in result.out.splitlines())
     }
     assert costs["cifar100_lt_ir100_lade"] == "200 epochs × 10,847 images"
     assert costs["cifar100_lt_ir10_softmax_quick"] == "30 epochs × 19,573 images"
@@ -395,6 +395,16 @@ def test_list_recipes__tells_what_they_cost(tailshift: Command) -> None:
     assert costs["inaturalist2018_lade"] == "200 epochs × 437,513 images"
     assert costs["digits_lt"] == "40 epochs"
     assert costs["own_images"] == "30 epochs"
+
+
+def test_list_recipes__says_the_command(tailshift: Command) -> None:
+    lines = tailshift("list", "recipes").out.splitlines()
+    commands = {name: command for name, *_, command in (x.split("\t") for x in lines)}
+    assert commands["digits_lt"] == "tailshift train digits_lt"
+    assert commands["own_images"] == "tailshift train own_images --data folder:PATH"
+    assert set(commands) == set(recipe_names())
+    for name in set(commands) - {"digits_lt", "own_images"}:
+        assert commands[name] == f"tailshift train {name} --data-root DIR"
 
 
 def test_list_recipes__fits_a_narrow_terminal(

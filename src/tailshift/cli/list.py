@@ -14,6 +14,7 @@ from tailshift import recipes
 from tailshift.cli.app import DataRoot, app, console
 from tailshift.config import RunConfig
 from tailshift.data import DATASETS, Dataset, check_data, parse_data_option
+from tailshift.evaluation.results import training_command
 from tailshift.methods import METHODS
 from tailshift.models import MODELS
 from tailshift.paper.duration import known_shape
@@ -75,15 +76,16 @@ def _method_rows() -> list[tuple[str, ...]]:
 
 
 def _recipe_rows() -> list[tuple[str, ...]]:
+    """Return name, sentence, cost and command of each."""
+    configs = {name: load_recipe(name) for name in recipes.recipe_names()}
     return [
-        (name, recipes.recipe_sentence(name), _cost(name))
-        for name in recipes.recipe_names()
+        (name, recipes.recipe_sentence(name), _cost(config), training_command(config))
+        for name, config in configs.items()
     ]
 
 
-def _cost(recipe: str) -> str:
-    """Return how many epochs of how many images, where that is known, are trained."""
-    config = recipes.load_recipe(recipe)
+def _cost(config: RunConfig) -> str:
+    """Return how many epochs of how many images, if that is known, are trained."""
     shape = known_shape(config.data)
     epochs = f"{config.epochs} epochs"
     return epochs if shape is None else f"{epochs} × {shape.num_samples:,} images"
