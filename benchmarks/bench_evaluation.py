@@ -26,7 +26,7 @@ from tailshift import priors
 from tailshift.evaluation import Record, evaluate
 from tailshift.metrics.sample_scores import row_slices
 from tailshift.predictions import Predictions
-from tailshift.targets import read_counts
+from tailshift.priors import read_counts
 
 NUM_METHODS, NUM_CLASSES, PER_CLASS = 7, 1000, 50
 

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tailshift.estimators import FewSamplesWarning
 from tailshift.sklearn import PriorShiftClassifier, SingleSampleWarning
+from tailshift.targets import as_target_prior
 
 Floats = NDArray[np.float64]
 
@@ -117,6 +118,21 @@ def test_predict_proba__target_by_name_and_by_default() -> None:
     np.testing.assert_allclose(
         model.predict_proba(x), model.predict_proba(x, target_prior="uniform")
     )
+
+
+def test_predict_proba__takes_every_name_of_the_command_line() -> None:
+    x, y = _gaussians([60, 20, 10])
+    names = np.array(["ant", "bee", "cow"])
+    model = _model().fit(x, names[y])
+    for target, prior in {
+        "permuted:50": as_target_prior("permuted:50", num_classes=3),
+        "tweak:cow:0.5": [0.25, 0.25, 0.5],
+        "knock_out:ant,bee": [0, 0, 1],
+    }.items():
+        np.testing.assert_allclose(
+            model.predict_proba(x, target_prior=target),
+            model.predict_proba(x, target_prior=prior),
+        )
 
 
 def test_predict_proba__means_what_it_says() -> None:

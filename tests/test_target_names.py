@@ -4,16 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from tailshift.targets import Shift, parse_shift, shift_shares
+from tailshift.targets import Shift, exact_prior, parse_target
 
 COUNTS = torch.tensor([10, 50, 30, 20])
 ALL = torch.ones(4, dtype=torch.bool)
 
 
 def _prior(name, present=ALL, counts=COUNTS):
-    shares = shift_shares(parse_shift(name), counts, present)
-    assert shares.max() == 1
-    return (shares / shares.sum()).tolist()
+    return exact_prior(name, counts, present.long()).tolist()
 
 
 @pytest.mark.parametrize(
@@ -26,22 +24,23 @@ def _prior(name, present=ALL, counts=COUNTS):
         ("permuted:25:seed3", Shift("permuted:25:seed3", "permuted", 25, seed=3)),
         ("dirichlet:0.1", Shift("dirichlet:0.1", "dirichlet", 0.1)),
         ("dirichlet:1:seed12", Shift("dirichlet:1:seed12", "dirichlet", 1, seed=12)),
-        ("tweak:7:0.5", Shift("tweak:7:0.5", "tweak", 0.5, (7,))),
-        ("knock_out:7", Shift("knock_out:7", "knock_out", classes=(7,))),
-        ("knock_out:7,3", Shift("knock_out:7,3", "knock_out", classes=(3, 7))),
+        ("tweak:7:0.5", Shift("tweak:7:0.5", "tweak", 0.5, ("7",))),
+        ("knock_out:7", Shift("knock_out:7", "knock_out", classes=("7",))),
+        ("knock_out:7,3", Shift("knock_out:7,3", "knock_out", classes=("7", "3"))),
+        ("tweak:a:b:0.5", Shift("tweak:a:b:0.5", "tweak", 0.5, ("a:b",))),
     ],
 )
-def test_parse_shift__knows_the_names(name, shift):
-    assert parse_shift(name) == shift
+def test_parse_target__knows_the_names(name, shift):
+    assert parse_target(name) == shift
 
 
-def test_shift_shares__long_tails():
+def test_exact_prior__long_tails():
     assert _prior("forward:8") == pytest.approx([1 / 15, 8 / 15, 4 / 15, 2 / 15])
     assert _prior("backward:8") == pytest.approx([8 / 15, 1 / 15, 2 / 15, 4 / 15])
     assert _prior("uniform") == [0.25] * 4
 
 
-def test_shift_shares__permuted_is_the_tail_in_another_order():
+def test_exact_prior__permuted_is_the_tail_in_another_order():
     counts, present = torch.arange(30), torch.ones(30, dtype=torch.bool)
     found = _prior("permuted:8", present, counts)
     assert sorted(found) == pytest.approx(sorted(_prior("forward:8", present, counts)))
@@ -50,26 +49,26 @@ def test_shift_shares__permuted_is_the_tail_in_another_order():
     assert found == _prior("permuted:8", present, counts.flip(0))
 
 
-def test_shift_shares__dirichlet_is_a_draw_of_its_seed():
+def test_exact_prior__dirichlet_is_a_draw_of_its_seed():
     expected = np.random.default_rng(3).dirichlet([0.5] * 4)
     assert _prior("dirichlet:0.5:seed3") == pytest.approx(expected.tolist())
 
 
-def test_shift_shares__a_large_alpha_is_nearly_uniform():
+def test_exact_prior__a_large_alpha_is_nearly_uniform():
     assert _prior("dirichlet:1e6") == pytest.approx([0.25] * 4, abs=0.001)
 
 
 @pytest.mark.parametrize("share", [0.01, 0.25, 0.7])
-def test_shift_shares__tweak_gives_one_class_its_share(share):
+def test_exact_prior__tweak_gives_one_class_its_share(share):
     rest = (1 - share) / 3
     assert _prior(f"tweak:1:{share}") == pytest.approx([rest, share, rest, rest])
 
 
-def test_shift_shares__knock_out_leaves_the_others_alike():
+def test_exact_prior__knock_out_leaves_the_others_alike():
     assert _prior("knock_out:0,2") == [0, 0.5, 0, 0.5]
 
 
-def test_shift_shares__classes_that_the_test_set_lacks():
+def test_exact_prior__classes_that_the_test_set_lacks():
     present = torch.tensor([True, False, True, True])
     assert _prior("forward:4", present) == pytest.approx([1 / 7, 0, 4 / 7, 2 / 7])
     assert _prior("tweak:0:0.5", present) == pytest.approx([0.5, 0, 0.25, 0.25])
@@ -111,29 +110,29 @@ def test_shift_shares__classes_that_the_test_set_lacks():
         ),
         (
             "tweak:3",
-            "`target` must be like tweak:CLASS:SHARE, with a class id and a share "
+            "`target` must be like tweak:CLASS:SHARE, with a class and a share "
             "between 0 and 1, but is 'tweak:3'.",
         ),
         (
             "tweak:3:1",
-            "`target` must be like tweak:CLASS:SHARE, with a class id and a share "
+            "`target` must be like tweak:CLASS:SHARE, with a class and a share "
             "between 0 and 1, but is 'tweak:3:1'.",
         ),
         (
-            "knock_out:a,b",
-            "`target` must be like knock_out:CLASS,CLASS, with class ids, "
-            "but is 'knock_out:a,b'.",
+            "knock_out:a,,b",
+            "`target` must be like knock_out:CLASS,CLASS, with classes, "
+            "but is 'knock_out:a,,b'.",
         ),
     ],
 )
-def test_parse_shift__refuses_with_a_sentence(name, message):
+def test_parse_target__refuses_with_a_sentence(name, message):
     if message is None:
         message = (
             "`target` must be like permuted:RATIO, with a ratio >= 1 and perhaps "
             f":seedN, but is {name!r}."
         )
     with pytest.raises(ValueError, match=re.escape(name)) as error:
-        parse_shift(name)
+        parse_target(name)
     assert str(error.value) == message
 
 
@@ -157,7 +156,7 @@ def test_parse_shift__refuses_with_a_sentence(name, message):
         ),
     ],
 )
-def test_shift_shares__refuses_with_a_sentence(name, present, message):
+def test_exact_prior__refuses_with_a_sentence(name, present, message):
     with pytest.raises(ValueError, match="Target") as error:
-        shift_shares(parse_shift(name), COUNTS, present)
+        exact_prior(name, COUNTS, present.long())
     assert str(error.value) == message

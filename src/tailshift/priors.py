@@ -3,14 +3,23 @@
 A *prior* is a vector over the classes that sums to 1; *counts* are integers.
 """
 
+import csv
+import io
+import json
+import math
+import os
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from tailshift.registry import did_you_mean
+from tailshift.storage import atomic_write
 
 VectorLike: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[int]
 
@@ -209,12 +218,160 @@ def long_tailed_counts(
     if num_classes < 1:
         raise ValueError(f"`num_classes` must be at least 1, but is {num_classes}.")
     rank = np.arange(num_classes) / max(num_classes - 1, 1)
-    return torch.from_numpy(_truncate(max_count * float(imbalance_ratio) ** -rank))
+    return torch.from_numpy(truncate(max_count * float(imbalance_ratio) ** -rank))
 
 
-def _truncate(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def truncate(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return the integers at or below ``values``, int64."""
     # 500 · 100^(−1) may be 4.999…: a hair below an integer is that integer.
     return np.floor(values + 1e-9).astype(np.int64)
+
+
+def read_counts(
+    path: str | os.PathLike[str], class_names: Sequence[str] = ()
+) -> Tensor:
+    """Return the counts in a file, in the order of the class ids, int64, shape (C,).
+
+    One number a line (in a ``.csv``, the first line may be a heading) or in a ``.json``
+    a list, in the order of the class ids; or in any order with the class beside its
+    number, as two columns of a ``.csv`` or an object in a ``.json``. Where not all
+    numbers are whole they are shares, and float64.
+
+    Args:
+        path: The file.
+        class_names: One a class. A class is given by its name, or by its id if no class
+            has that name.
+    """
+    path = Path(path)
+    rows = _read_rows(path)
+    values = [_as_number(row[-1]) for row in rows]
+    if path.suffix.lower() == ".csv" and values[0] is None:
+        rows, values = rows[1:], values[1:]  # a heading
+    if {len(row) for row in rows} not in ({1}, {2}):
+        raise ValueError(
+            f"{path} must hold a number a class, or each class and its number, but "
+            "does not."
+        )
+    if None in values:
+        wrong = rows[values.index(None)][-1]
+        raise ValueError(
+            f"{path} must hold numbers >= 0, one a class, but holds {wrong!r}."
+        )
+    if not any(values):
+        raise ValueError(f"{path} must not hold 0 for every class.")
+    numbers = [value for value in values if value is not None]
+    if len(rows[0]) == 2:
+        numbers = _in_order(path, [str(row[0]) for row in rows], numbers, class_names)
+    is_whole = all(isinstance(number, int) for number in numbers)
+    return torch.tensor(numbers, dtype=torch.int64 if is_whole else torch.float64)
+
+
+def _read_rows(path: Path) -> list[Sequence[Any]]:
+    """Return what a file holds a class: a value, or the class and a value."""
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"There is no file {path} of counts. Write one integer a line, "
+            "in the order of the class ids."
+        )
+    suffix = path.suffix.lower()
+    rows: Any = None
+    try:
+        text = path.read_text(encoding="utf-8-sig").strip()
+        if suffix == ".json":
+            # An object as a tuple of pairs tells it from a list, and keeps doubles.
+            found = json.loads(text, object_pairs_hook=tuple)
+            rows = [[value] for value in found] if isinstance(found, list) else found
+        elif suffix == ".csv":
+            rows = [row or [""] for row in csv.reader(io.StringIO(text))]
+        else:
+            rows = [[line] for line in text.splitlines()]
+    except (ValueError, RecursionError, csv.Error):
+        raise ValueError(
+            f"{path} is not a file of counts: it cannot be read."
+        ) from None
+    if not isinstance(rows, list | tuple) or not rows:
+        raise ValueError(f"{path} must hold a list of counts, but does not.")
+    return list(rows)
+
+
+def _as_number(value: Any) -> int | float | None:
+    """Return a count or share that was read, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    text = str(value).strip()
+    number = as_float(text)
+    if not 0 <= number < 2**63 or "_" in text:
+        return None
+    return int(text) if text.isascii() and text.isdigit() else number
+
+
+def as_float(text: str) -> float:
+    """Return the number that a text writes, NaN if it writes none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def class_ids(class_names: Sequence[str], num_classes: int) -> dict[str, int]:
+    """Return the id of each class by its name, and by itself unless it is a name."""
+    ids = {str(c): c for c in range(num_classes)}
+    return ids | {name: c for c, name in enumerate(class_names)}
+
+
+def _in_order(
+    path: Path, names: list[str], numbers: list[int | float], class_names: Sequence[str]
+) -> list[int | float]:
+    """Return numbers that stand beside their classes in the order of the ids."""
+    num_classes = len(class_names) or len(names)
+    ids = class_ids(class_names, num_classes)
+    unknown = [name for name in names if name not in ids]
+    if unknown:
+        hint = did_you_mean(unknown[0], list(class_names))
+        if not class_names:
+            hint = "; class names are not known here, so write class ids."
+        raise ValueError(f"{path} names an unknown class {unknown[0]!r}{hint or '.'}")
+    by_id = {ids[name]: number for name, number in zip(names, numbers, strict=True)}
+    if len(by_id) < len(names):
+        raise ValueError(f"{path} must name each class once, but names one twice.")
+    missing = [c for c in range(num_classes) if c not in by_id]
+    if missing:
+        raise ValueError(
+            f"{path} must hold every class, but lacks {class_names[missing[0]]!r}. "
+            "Write 0 for a class that does not occur."
+        )
+    return [by_id[c] for c in range(num_classes)]
+
+
+def write_prior(
+    path: str | os.PathLike[str], prior: VectorLike, class_names: Sequence[str] = ()
+) -> None:
+    """Write a prior as a file that any target can be read from.
+
+    Class names stand beside the shares in a ``.json`` and a ``.csv``, if each class has
+    a name of its own.
+
+    Args:
+        path: It is replaced.
+        prior: :math:`p_t`, shape (C,).
+        class_names: One a class.
+    """
+    path, shares = Path(path), as_prior(prior, name="prior").tolist()
+    rows: list[tuple[Any, ...]] = [(share,) for share in shares]
+    if len(set(class_names)) == len(shares):
+        rows = list(zip(class_names, shares, strict=True))
+    if path.suffix.lower() == ".json":
+        content = dict(rows) if len(rows[0]) == 2 else shares
+        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    elif path.suffix.lower() == ".csv":
+        lines = io.StringIO()
+        heading = ("class", "share")[-len(rows[0]) :]
+        csv.writer(lines, lineterminator="\n").writerows([heading, *rows])
+        text = lines.getvalue()
+    else:
+        text = "".join(f"{share!r}\n" for share in shares)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def __getattr__(name: str) -> Any:

@@ -19,8 +19,8 @@ from tailshift.estimators import Adaptation, adapt
 from tailshift.estimators.base import CalibratorLike
 from tailshift.estimators.map_em import MAPEstimator
 from tailshift.predictions import Predictions
-from tailshift.priors import VectorLike, as_prior, from_counts
-from tailshift.targets import target_shares
+from tailshift.priors import from_counts
+from tailshift.targets import Target, as_target_prior
 
 SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
 ALWAYS_TRAINED = -1
@@ -152,15 +152,16 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self,
         X: Any,  # noqa: N803
         *,
-        target_prior: str | VectorLike | None = None,
+        target_prior: Target | None = None,
     ) -> NDArray[np.float64]:
         """Return probabilities (N, C) that answer for a class mix.
 
         Args:
             X: Samples.
-            target_prior: :math:`p_t` in the order of ``classes_``, shape (C,);
-                ``"uniform"``, ``"forward:50"``, ``"backward:10"`` …; or None for
-                ``target_prior_``.
+            target_prior: :math:`p_t` in the order of ``classes_``, shape (C,); a name
+                (``"uniform"``, ``"backward:10"``, ``"tweak:LABEL:0.5"`` …, see
+                :class:`~tailshift.targets.Shift`); a file of counts or shares; or None
+                for ``target_prior_``.
         """
         check_is_fitted(self)
         probs = sum(
@@ -178,7 +179,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self,
         X: Any,  # noqa: N803
         *,
-        target_prior: str | VectorLike | None = None,
+        target_prior: Target | None = None,
     ) -> NDArray[Any]:
         """Return the likeliest label of each sample under a class mix."""
         best = self.predict_proba(X, target_prior=target_prior).argmax(axis=1)
@@ -263,13 +264,14 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         probs: NDArray[np.float64] = f.softmax(dim=1).numpy()
         return probs
 
-    def _target(self, target_prior: str | VectorLike | None) -> Tensor:
+    def _target(self, target_prior: Target | None) -> Tensor:
         if target_prior is None:
             return torch.from_numpy(self.target_prior_)
-        if isinstance(target_prior, str):
-            return from_counts(target_shares(target_prior, self._counts))
-        return as_prior(
-            target_prior, name="target_prior", num_classes=len(self.classes_)
+        return as_target_prior(
+            target_prior,
+            num_classes=len(self.classes_),
+            source_counts=self._counts,
+            class_names=[str(label) for label in self.classes_],
         )
 
     def _follow_features(self) -> None:

@@ -1,299 +1,275 @@
 """Targets: label distributions by name or from a file, and test sets drawn to them."""
 
-import json
 import math
 import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tailshift import priors
 from tailshift.checks import as_tensor, check_counts
-from tailshift.priors import (
-    VectorLike,
-    _truncate,
-    as_vector,
-    check_labels,
-    from_counts,
-)
+from tailshift.priors import VectorLike, as_float, class_ids, read_counts
+from tailshift.registry import did_you_mean
 
-USAGES = (
+Target: TypeAlias = str | os.PathLike[str] | VectorLike
+"""A name (``"uniform"``, ``"forward:50"`` …), a file of counts or shares, a vector."""
+
+FILE_SUFFIXES = (".txt", ".csv", ".json")
+SOURCE = "source"
+
+PAPER_TARGETS: tuple[str, ...] = (
+    *(f"forward:{ratio}" for ratio in (50, 25, 10, 5, 2)),
     "uniform",
-    "forward:RATIO",
-    "backward:RATIO",
-    "permuted:RATIO",
-    "dirichlet:ALPHA",
-    "tweak:CLASS:SHARE",
-    "knock_out:CLASS,CLASS",
+    *(f"backward:{ratio}" for ratio in (2, 5, 10, 25, 50)),
 )
+"""The eleven label distributions of the paper's Tables 6 and 9."""
+
+
+class _Form(NamedTuple):
+    """How the targets of one kind are written."""
+
+    usage: str
+    rest: str  # what follows the kind, as a regular expression
+    rule: str
+    low: float = 1.0
+    high: float = math.inf  # which is beyond what is allowed
+
+
+_VALUE, _SEED = ":(?P<value>[^:]+)", "(:seed(?P<seed>[0-9]{1,18}))?"
+_CLASSES = ":(?P<classes>.+)"
+_ALONE = "with nothing behind it"
+_RATIO = "with a ratio >= 1"
+_MAYBE_SEED = "and perhaps :seedN"
+_POSITIVE = math.ulp(0.0)
+_FORMS = {
+    form.usage.partition(":")[0]: form
+    for form in (
+        _Form(SOURCE, "", _ALONE),
+        _Form("uniform", "", _ALONE),
+        _Form("forward:RATIO", _VALUE, _RATIO),
+        _Form("backward:RATIO", _VALUE, _RATIO),
+        _Form("permuted:RATIO", _VALUE + _SEED, f"{_RATIO} {_MAYBE_SEED}"),
+        _Form(
+            "dirichlet:ALPHA", _VALUE + _SEED, f"with α > 0 {_MAYBE_SEED}", _POSITIVE
+        ),
+        _Form(
+            "tweak:CLASS:SHARE",
+            _CLASSES + _VALUE,
+            "with a class and a share between 0 and 1",
+            _POSITIVE,
+            1.0,
+        ),
+        _Form("knock_out:CLASS,CLASS", _CLASSES, "with classes"),
+    )
+}
+
+USAGES = tuple(form.usage for form in _FORMS.values())
 """The names that are understood; permuted and dirichlet take a ``:seedN`` more."""
 
-HELP = f"{', '.join(USAGES)} or a file of counts."
+HELP = f"{', '.join(USAGES)} or a file of counts or shares."
 
 
 @dataclass(frozen=True)
 class Shift:
     """A label distribution by name.
 
-    ``uniform``; ``forward:50`` and ``backward:50``, a long tail in the order of the
-    training counts or against it; ``permuted:50``, a long tail in random order;
-    ``dirichlet:1``, drawn from Dirichlet(α, …, α); ``tweak:3:0.5``, class 3 has half
-    of the samples and the others share the rest; ``knock_out:3,7``, without these
-    classes, the others alike. The random ones are those of seed 0, or of the seed in
-    ``permuted:50:seed3``.
+    ``source``, that of the training data; ``uniform``; ``forward:50`` and
+    ``backward:50``, a long tail in the order of the training counts or against it;
+    ``permuted:50``, a long tail in random order; ``dirichlet:1``, drawn from
+    Dirichlet(α, …, α); ``tweak:kea:0.5``, class kea has half of the samples and the
+    others share the rest; ``knock_out:kea,kiwi``, without these classes, the others
+    alike. A class is given by its name, or by its id if no class has that name. The
+    random ones are those of seed 0, or of the seed in ``permuted:50:seed3``.
     """
 
     name: str
-    """The shift as it was written."""
+    """The target as it was written."""
     kind: str
     value: float = 1.0
     """Ratio, α, or the share of the tweaked class."""
-    classes: tuple[int, ...] = ()
-    """The tweaked class, or those knocked out."""
+    classes: tuple[str, ...] = ()
+    """The tweaked class, or those knocked out, as they were written."""
     seed: int = 0
 
     @property
     def needs_order(self) -> bool:
         """Whether the training counts decide which class gets what."""
-        return self.kind in ("forward", "backward")
+        return self.kind in (SOURCE, "forward", "backward")
 
 
 def is_shift(name: str) -> bool:
-    """Say whether a name begins as that of a shift does, rightly written or not."""
-    return name.partition(":")[0] in {usage.partition(":")[0] for usage in USAGES}
+    """Say whether a name begins as that of a target does, rightly written or not."""
+    return name.partition(":")[0] in _FORMS
 
 
-def parse_shift(name: str) -> Shift:
-    """Return the parts of a shift's name.
+def is_file(target: str | os.PathLike[str]) -> bool:
+    """Say whether a target is a file; a string that names a distribution is not."""
+    if not isinstance(target, str):
+        return True
+    if is_shift(target):
+        return False
+    path = Path(target)
+    return path.suffix.lower() in FILE_SUFFIXES or path.is_file()
+
+
+def describe(target: Target) -> str:
+    """Return a target as it is named in records: its own name, or ``"counts"``."""
+    return os.fspath(target) if isinstance(target, str | os.PathLike) else "counts"
+
+
+def parse_target(spec: str) -> Shift:
+    """Return the parts of a target's name.
 
     Example:
-        >>> parse_shift("dirichlet:0.5:seed3").seed
+        >>> parse_target("dirichlet:0.5:seed3").seed
         3
-        >>> parse_shift("knock_out:3,7").classes
-        (3, 7)
+        >>> parse_target("knock_out:3,kea").classes
+        ('3', 'kea')
     """
-    kind, *parts = name.split(":")
-    try:
-        return _parsed(name, kind, parts)
-    except ValueError:
-        pass
-    usage = [usage for usage in USAGES if usage.partition(":")[0] == kind]
-    if usage:
+    kind = spec.partition(":")[0]
+    if kind not in _FORMS:
         raise ValueError(
-            f"`target` must be like {usage[0]}, {_RULES[kind]}, but is {name!r}."
+            f"`target` must be one of {', '.join(USAGES)}, a file of counts or shares "
+            f"or, in an evaluation, as_is, but is {spec!r}."
         )
-    raise ValueError(
-        f"`target` must be one of {', '.join(USAGES)}, as_is, or a file of counts, "
-        f"but is {name!r}."
-    )
-
-
-_RULES = {
-    "uniform": "with nothing behind it",
-    "forward": "with a ratio >= 1",
-    "backward": "with a ratio >= 1",
-    "permuted": "with a ratio >= 1 and perhaps :seedN",
-    "dirichlet": "with α > 0 and perhaps :seedN",
-    "tweak": "with a class id and a share between 0 and 1",
-    "knock_out": "with class ids",
-}
-
-
-def _parsed(name: str, kind: str, parts: list[str]) -> Shift:
-    """Return the shift; ValueError for any fault."""
-    seed = 0
-    if kind in ("permuted", "dirichlet") and len(parts) == 2:
-        word, seed_text = parts[-1][:4], parts.pop()[4:]
-        if word != "seed":
-            raise ValueError
-        seed = _index(seed_text)
-    numbers = {"uniform": 0, "tweak": 2}.get(kind, 1)
-    if kind not in _RULES or len(parts) != numbers:
-        raise ValueError
-    if kind == "uniform":
-        return Shift(name, kind)
+    form = _FORMS[kind]
+    found = re.fullmatch(form.rest, spec[len(kind) :])
+    parts = found.groupdict() if found else {}
+    value = as_float(parts.get("value", "1"))
+    classes = [parts["classes"]] if "classes" in parts else []
     if kind == "knock_out":
-        knocked_out = {_index(part) for part in parts[0].split(",")}
-        return Shift(name, kind, classes=tuple(sorted(knocked_out)))
-    value = float(parts[-1])
-    classes = (_index(parts[0]),) if kind == "tweak" else ()
-    low, high = {"dirichlet": (0.0, math.inf), "tweak": (0.0, 1.0)}.get(
-        kind, (math.nextafter(1, 0), math.inf)
-    )
-    if not low < value < high:
-        raise ValueError
-    return Shift(name, kind, value, classes, seed)
-
-
-def _index(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise ValueError
-    return int(text)
-
-
-def shift_shares(shift: Shift, class_counts: Tensor, present: Tensor) -> Tensor:
-    r"""Return how many samples classes have, the largest 1, float64, shape (C,).
-
-    Args:
-        shift: From :func:`parse_shift`.
-        class_counts: Training images of each class, shape (C,): the order of
-            ``forward`` and ``backward``.
-        present: Which classes the test set has, shape (C,). The others get nothing;
-            a long tail is laid over those that are left.
-
-    Example:
-        >>> everything = torch.ones(3, dtype=torch.bool)
-        >>> counts = torch.tensor([9, 5, 1])
-        >>> shift_shares(parse_shift("tweak:0:0.5"), counts, everything)
-        tensor([1.0000, 0.5000, 0.5000], dtype=torch.float64)
-    """
-    _check_classes(shift, present)
-    shares = torch.zeros(len(class_counts), dtype=torch.float64)
-    shares[present] = _shares_of_present(shift, class_counts[present])
-    if shift.kind == "tweak":
-        others = int(present.sum()) - 1
-        shares[shift.classes[0]] = shift.value / (1 - shift.value) * max(others, 1)
-    if shift.kind == "knock_out":
-        shares[list(shift.classes)] = 0.0
-    return shares / shares.max()
-
-
-def _shares_of_present(shift: Shift, class_counts: Tensor) -> Tensor:
-    num_classes = len(class_counts)
-    rng = np.random.default_rng(shift.seed)
-    if shift.kind == "dirichlet":
-        return torch.from_numpy(rng.dirichlet(np.full(num_classes, shift.value)))
-    if shift.kind == "permuted":
-        order = rng.permutation(num_classes)
-        return target_shares(f"forward:{shift.value!r}", order)
-    if shift.needs_order:
-        return target_shares(shift.name, class_counts)
-    return torch.ones(num_classes, dtype=torch.float64)
-
-
-def _check_classes(shift: Shift, present: Tensor) -> None:
-    """Refuse classes that are not there, and a knock-out of all."""
-    num_classes = len(present)
-    beyond = [c for c in shift.classes if c >= num_classes]
-    if beyond:
+        classes = ",".join(classes).split(",")
+    if found is None or not form.low <= value < form.high or not all(classes):
         raise ValueError(
-            f"Target {shift.name!r} names class {beyond[0]}, "
-            f"but there are {num_classes} classes, 0 to {num_classes - 1}."
+            f"`target` must be like {form.usage}, {form.rule}, but is {spec!r}."
         )
-    named = present[list(shift.classes)]
-    if shift.kind == "tweak" and not named.all():
-        raise ValueError(
-            f"Target {shift.name!r} needs samples of class {shift.classes[0]}, "
-            "but the test set has none."
-        )
-    if shift.kind == "knock_out" and named.sum() == present.sum():
-        raise ValueError(f"Target {shift.name!r} must leave a class of the test set.")
+    return Shift(spec, kind, value, tuple(classes), int(parts.get("seed") or 0))
 
 
-Target: TypeAlias = str | os.PathLike[str] | Tensor
-"""A shift by name (``"uniform"``, ``"forward:50"`` …), a file of counts, or counts."""
-
-FILE_SUFFIXES = (".txt", ".csv", ".json")
-
-
-def shifted_subset(labels: VectorLike, counts: VectorLike) -> Tensor:
-    """Return the first ``counts[c]`` samples of each class c, in file order.
-
-    Args:
-        labels: :math:`y`, class indices, shape (N,).
-        counts: Samples to take of each class, shape (C,).
-
-    Returns:
-        Their indices, ascending, int64.
-
-    Example:
-        >>> shifted_subset([1, 0, 1, 0, 1], counts=[1, 2])
-        tensor([0, 1, 2])
-    """
-    n = check_counts(counts, name="counts")  # (C,)
-    y = check_labels(as_tensor(labels, "labels").cpu(), len(n))  # (N,)
-    available = torch.bincount(y, minlength=len(n))
-    if (n > available).any():
-        c = int((n > available).nonzero()[0])
-        raise ValueError(
-            f"`counts` asks for {n[c].item()} samples of class {c}, "
-            f"but `labels` has {available[c].item()}."
-        )
-    order = y.argsort(stable=True)  # class by class, each in file order
-    start = available.cumsum(0) - available  # (C,): where a class begins in `order`
-    position = torch.arange(len(y)) - start[y[order]]
-    return order[position < n[y[order]]].sort().values
-
-
-def target_prior(
-    target: Target, class_counts: VectorLike, per_class: int | VectorLike
+def as_target_prior(
+    target: Target,
+    *,
+    num_classes: int,
+    source_counts: VectorLike | None = None,
+    class_names: Sequence[str] = (),
 ) -> Tensor:
-    r"""Return :math:`p_t`, the counts of :func:`resolve_target` divided by their sum.
+    r"""Return :math:`p_t` of a target in any form, float64, shape (C,).
+
+    Args:
+        target: A name for :func:`parse_target`, a file for
+            :func:`~tailshift.priors.read_counts`, or a prior, shape (C,).
+        num_classes: :math:`C`.
+        source_counts: Training images of each class, shape (C,), for the targets that
+            follow them: ``source``, ``forward`` and ``backward``.
+        class_names: One a class, for targets and files that name classes.
 
     Example:
-        >>> target_prior("forward:4", class_counts=[9, 5, 1], per_class=8)
-        tensor([0.5714, 0.2857, 0.1429], dtype=torch.float64)
+        >>> as_target_prior("backward:4", num_classes=3, source_counts=[9, 5, 1])
+        tensor([0.1429, 0.2857, 0.5714], dtype=torch.float64)
+        >>> as_target_prior("tweak:kea:0.8", num_classes=2, class_names=["kea", "kiwi"])
+        tensor([0.8000, 0.2000], dtype=torch.float64)
+        >>> as_target_prior([0.8, 0.2], num_classes=2)
+        tensor([0.8000, 0.2000], dtype=torch.float64)
     """
-    return from_counts(resolve_target(target, class_counts, per_class))
+    if not isinstance(target, str | os.PathLike):
+        return priors.as_prior(target, name="target_prior", num_classes=num_classes)
+    n = class_order(target, source_counts, num_classes)
+    return exact_prior(target, n, per_class=1, class_names=class_names)
+
+
+def class_order(
+    target: Target, source_counts: VectorLike | None, num_classes: int
+) -> Tensor:
+    """Return the training counts, or zeros if they are unknown and not needed."""
+    if source_counts is not None:
+        return check_counts(
+            source_counts, name="source_counts", num_classes=num_classes
+        )
+    is_named = isinstance(target, str) and not is_file(target)
+    if is_named and parse_target(str(target)).needs_order:
+        raise ValueError(
+            f"Target {target!r} follows the training counts, which are not known here. "
+            "Give `source_counts`, or take 'uniform' or a file of counts."
+        )
+    return torch.zeros(num_classes, dtype=torch.int64)
 
 
 def exact_prior(
-    target: Target, class_counts: VectorLike, per_class: int | VectorLike
+    target: Target,
+    class_counts: VectorLike,
+    per_class: int | VectorLike,
+    *,
+    class_names: Sequence[str] = (),
 ) -> Tensor:
     r"""Return :math:`p_t` before it is rounded to whole samples, float64, shape (C,).
 
     It is positive for every class that the test set and the target have, however few
-    samples there are to draw; :func:`target_prior` may have lost some.
+    samples there are to draw. Arguments are those of :func:`target_counts`.
 
     Example:
         >>> exact_prior("forward:100", class_counts=[9, 5, 1], per_class=8)
         tensor([0.9009, 0.0901, 0.0090], dtype=torch.float64)
-        >>> target_prior("forward:100", class_counts=[9, 5, 1], per_class=8)
-        tensor([1., 0., 0.], dtype=torch.float64)
     """
     n, available = _checked_counts(class_counts, per_class)
-    wanted = _given_counts(target, len(n))
-    if wanted is None:
-        return from_counts(shift_shares(parse_shift(str(target)), n, available > 0))
-    _check_available(target, wanted, available)
-    return from_counts(wanted)
+    return priors.from_counts(_wanted(target, n, available, class_names))
 
 
-def resolve_target(
-    target: Target, class_counts: VectorLike, per_class: int | VectorLike
+def target_counts(
+    target: Target,
+    class_counts: VectorLike,
+    per_class: int | VectorLike,
+    *,
+    class_names: Sequence[str] = (),
 ) -> Tensor:
-    """Return how many test samples of each class a target has, int64, shape (C,).
+    r"""Return the counts of a shifted test set, int64, shape (C,).
+
+    With the classes sorted by training count (descending, ties by class id) and rank
+    :math:`k = 0 \ldots C-1`,
+
+    .. math:: n_k = \lfloor M \cdot \mu^{-k/(C-1)} \rfloor
+
+    for ``forward:μ``; ``backward:μ`` reverses the ranks.
 
     Args:
-        target: A name for :func:`~tailshift.targets.parse_shift`, a file for
-            :func:`read_counts`, or counts. Counts beyond what there is are scaled
-            down in proportion until they fit, and truncated.
+        target: A name for :func:`parse_target`, a file for
+            :func:`~tailshift.priors.read_counts`, or counts. Counts beyond what there
+            is are scaled down in proportion until they fit, and truncated.
         class_counts: Training images of each class, shape (C,): the order of
             ``forward`` and ``backward``.
-        per_class: Test samples that each class has: one number, or one a class. A named
-            target starts from the smallest and leaves out classes that have none.
+        per_class: :math:`M`, test samples that each class has: one number, or one a
+            class. Names and shares start from the smallest; a name leaves out classes
+            that have none.
+        class_names: One a class, for targets and files that name classes.
 
     Example:
-        >>> resolve_target("forward:4", class_counts=[9, 5, 1], per_class=8)
-        tensor([8, 4, 2])
-        >>> resolve_target("knock_out:1", class_counts=[9, 5, 1], per_class=8)
+        >>> target_counts("backward:4", class_counts=[9, 1, 5], per_class=8)
+        tensor([2, 8, 4])
+        >>> target_counts("knock_out:1", class_counts=[9, 5, 1], per_class=8)
         tensor([8, 0, 8])
-        >>> resolve_target(torch.tensor([30, 10, 5]), [9, 5, 1], per_class=6)
+        >>> target_counts(torch.tensor([30, 10, 5]), [9, 5, 1], per_class=6)
         tensor([6, 2, 1])
     """
     n, available = _checked_counts(class_counts, per_class)
-    wanted = _given_counts(target, len(n))
-    if wanted is None:
-        shift = parse_shift(str(target))
-        shares = shift_shares(shift, n, available > 0)
-        counts = scale_counts(shares, int(available[shares > 0].min()))
-        _check_tweak(shift, shares, counts)
-        return counts
-    _check_available(target, wanted, available)
-    return _fit(wanted, available)
+    wanted = _wanted(target, n, available, class_names)
+    if not wanted.is_floating_point():
+        return _fit(wanted, available)
+    smallest = int(available[wanted > 0].min())
+    shares = (wanted / wanted.max()).numpy()
+    counts = torch.from_numpy(priors.truncate(smallest * shares))
+    lost = (wanted > 0) & (counts == 0)
+    if describe(target).startswith("tweak:") and lost.any():
+        raise ValueError(
+            f"Target {target!r} leaves class {int(lost.nonzero()[0])} less than one "
+            f"sample where the largest class has {int(counts.max())}. Take the "
+            "re-weighted way, which draws no samples (sampling='reweighted')."
+        )
+    return counts
 
 
 def _checked_counts(
@@ -314,55 +290,30 @@ def _checked_counts(
     return n, available.expand(len(n))
 
 
-def _check_available(target: Target, wanted: Tensor, available: Tensor) -> None:
+def _wanted(
+    target: Target, n: Tensor, available: Tensor, class_names: Sequence[str]
+) -> Tensor:
+    """Return the counts (integers) or shares (float64) of a target, shape (C,)."""
+    if not isinstance(target, str | os.PathLike):
+        wanted = check_counts(target, name="target", num_classes=len(n))
+    elif is_file(target):
+        wanted = read_counts(target, class_names)
+    elif target == SOURCE:
+        wanted = n
+    else:
+        return _shares(parse_target(str(target)), n, available > 0, class_names)
+    if len(wanted) != len(n):
+        raise ValueError(
+            f"{describe(target)} has {len(wanted)} counts "
+            f"but there are {len(n)} classes."
+        )
     missing = (wanted > 0) & (available < 1)
     if missing.any():
         raise ValueError(
             f"Target {describe(target)!r} needs samples of class "
             f"{int(missing.nonzero()[0])}, but the test set has none."
         )
-
-
-def _check_tweak(shift: Shift, shares: Tensor, counts: Tensor) -> None:
-    """Refuse a tweak of which nothing but the one class, or all but it, is left."""
-    lost = (shares > 0) & (counts == 0)
-    if shift.kind == "tweak" and lost.any():
-        c = int(lost.nonzero()[0])
-        raise ValueError(
-            f"Target {shift.name!r} leaves class {c} less than one sample where the "
-            f"largest class has {int(counts.max())}. Take the re-weighted way, which "
-            "draws no samples (sampling='reweighted')."
-        )
-
-
-def describe(target: Target) -> str:
-    """Return a target as it is named in records: its own name, or ``"counts"``."""
-    return "counts" if isinstance(target, Tensor) else os.fspath(target)
-
-
-def _given_counts(target: Target, num_classes: int) -> Tensor | None:
-    """Return the counts that a file or a tensor gives, or None for a target's name."""
-    if isinstance(target, Tensor):
-        return check_counts(target, name="target", num_classes=num_classes)
-    if not is_file(target):
-        return None
-    counts = read_counts(target)
-    if len(counts) != num_classes:
-        raise ValueError(
-            f"{os.fspath(target)} has {len(counts)} counts "
-            f"but there are {num_classes} classes."
-        )
-    return counts
-
-
-def is_file(target: str | os.PathLike[str]) -> bool:
-    """Say whether a target is a file; a string that names a distribution is not."""
-    if not isinstance(target, str):
-        return True
-    if is_shift(target):
-        return False
-    path = Path(target)
-    return path.suffix.lower() in FILE_SUFFIXES or path.is_file()
+    return wanted
 
 
 def _fit(counts: Tensor, available: Tensor) -> Tensor:
@@ -374,131 +325,60 @@ def _fit(counts: Tensor, available: Tensor) -> Tensor:
     return counts * available[tightest] // counts[tightest]
 
 
-def read_counts(path: str | os.PathLike[str]) -> Tensor:
-    """Return the counts in a file, in the order of the class ids, int64, shape (C,).
+def _shares(
+    shift: Shift, n: Tensor, present: Tensor, class_names: Sequence[str]
+) -> Tensor:
+    """Return how many samples classes have, the largest 1, float64, shape (C,).
 
-    One integer a line (in a ``.csv``, the first line may be a heading), or in a
-    ``.json`` a list of integers.
+    Classes that are not present get nothing; the target is laid over the others.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"There is no file {path} of counts. Write one integer a line, "
-            "in the order of the class ids."
-        )
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        is_json = path.suffix.lower() == ".json"
-        values = json.loads(text) if is_json else text.strip().splitlines()
-    except (UnicodeDecodeError, json.JSONDecodeError):
+    chosen = _chosen(shift, present, class_names)
+    shares = torch.zeros(len(n), dtype=torch.float64)
+    shares[present] = _shares_of_present(shift, n[present])
+    if shift.kind == "tweak":
+        others = int(present.sum()) - 1
+        shares[chosen] = shift.value / (1 - shift.value) * max(others, 1)
+    if shift.kind == "knock_out":
+        shares[chosen] = 0.0
+    return shares / shares.max()
+
+
+def _shares_of_present(shift: Shift, n: Tensor) -> Tensor:
+    num_classes = len(n)
+    rng = np.random.default_rng(shift.seed)
+    if shift.kind == "dirichlet":
+        return torch.from_numpy(rng.dirichlet(np.full(num_classes, shift.value)))
+    if shift.kind not in ("forward", "backward", "permuted"):
+        return torch.ones(num_classes, dtype=torch.float64)
+    order = n.double().numpy()
+    if shift.kind == "permuted":
+        order = rng.permutation(num_classes).astype(np.float64)
+    rank = np.empty(num_classes)
+    rank[np.argsort(-order, kind="stable")] = np.arange(num_classes)
+    if shift.kind == "backward":
+        rank = num_classes - 1 - rank
+    return torch.from_numpy(shift.value ** -(rank / max(num_classes - 1, 1)))
+
+
+def _chosen(shift: Shift, present: Tensor, class_names: Sequence[str]) -> list[int]:
+    """Return the ids of the classes that a target names; refuse what cannot be."""
+    num_classes = len(present)
+    ids = class_ids(class_names, num_classes)
+    whole = ",".join(shift.classes)
+    names = [whole] if whole in ids else shift.classes  # a name may hold commas
+    unknown = [name for name in names if name not in ids]
+    if unknown:
         raise ValueError(
-            f"{path} is not a file of counts: it cannot be read."
-        ) from None
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"{path} must hold a list of counts, but does not.")
-    if path.suffix.lower() == ".csv" and _as_count(values[0]) is None:
-        values = values[1:]
-    counts = [_as_count(value) for value in values]
-    if None in counts:
-        wrong = values[counts.index(None)]
-        raise ValueError(
-            f"{path} must hold integers >= 0, one a class, but holds {wrong!r}."
+            f"Target {shift.name!r} names class {unknown[0]}, but there are "
+            f"{num_classes} classes, 0 to {num_classes - 1}"
+            f"{did_you_mean(unknown[0], list(class_names)) or '.'}"
         )
-    if not any(counts):
-        raise ValueError(f"{path} must not hold 0 for every class.")
-    return torch.tensor(counts, dtype=torch.int64)
-
-
-def _as_count(value: Any) -> int | None:
-    """Return a count that was read, or None for anything else."""
-    if isinstance(value, str):
-        digits = value.strip()
-        return int(digits) if digits.isascii() and digits.isdigit() else None
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_integer and value >= 0 else None
-
-
-PAPER_TARGETS: tuple[str, ...] = (
-    *(f"forward:{ratio}" for ratio in (50, 25, 10, 5, 2)),
-    "uniform",
-    *(f"backward:{ratio}" for ratio in (2, 5, 10, 25, 50)),
-)
-"""The eleven label distributions of the paper's Tables 6 and 9."""
-
-
-@dataclass(frozen=True)
-class TargetSpec:
-    """A label distribution by name: ``uniform``, ``forward:50``, ``backward:10``."""
-
-    kind: Literal["uniform", "forward", "backward"]
-    ratio: float = 1.0
-
-
-def parse_target(spec: str) -> TargetSpec:
-    """Return the parts of a target's name.
-
-    Example:
-        >>> parse_target("backward:10")
-        TargetSpec(kind='backward', ratio=10.0)
-    """
-    kind, _, ratio = spec.partition(":")
-    if kind == "uniform" and not ratio:
-        return TargetSpec("uniform")
-    try:
-        value = float(ratio)
-    except ValueError:
-        value = float("nan")
-    if kind not in ("forward", "backward") or not 1 <= value < float("inf"):
+    chosen = sorted({ids[name] for name in names})
+    if shift.kind == "tweak" and not present[chosen].all():
         raise ValueError(
-            "`target` must be 'uniform', 'forward:RATIO' or 'backward:RATIO' "
-            f"with a ratio >= 1, but is {spec!r}."
+            f"Target {shift.name!r} needs samples of class {names[0]}, "
+            "but the test set has none."
         )
-    return TargetSpec("forward" if kind == "forward" else "backward", value)
-
-
-def target_counts(spec: str, class_counts: VectorLike, per_class: int) -> Tensor:
-    r"""Return the counts of a shifted test set, int64, shape (C,).
-
-    With the classes sorted by training count (descending, ties by class id) and rank
-    :math:`k = 0 \ldots C-1`,
-
-    .. math:: n_k = \lfloor M \cdot \mu^{-k/(C-1)} \rfloor
-
-    for ``forward:μ``; ``backward:μ`` reverses the ranks.
-
-    Args:
-        spec: ``"uniform"``, ``"forward:50"``, ``"backward:10"`` …
-        class_counts: Training images of each class, shape (C,), to order them by.
-        per_class: :math:`M`, test images of each class before thinning.
-
-    Example:
-        >>> target_counts("backward:4", class_counts=[9, 1, 5], per_class=8)
-        tensor([2, 8, 4])
-    """
-    shares = target_shares(spec, class_counts)
-    if per_class < 1:
-        raise ValueError(f"`per_class` must be at least 1, but is {per_class}.")
-    return scale_counts(shares, per_class)
-
-
-def target_shares(spec: str, class_counts: VectorLike) -> Tensor:
-    r"""Return :math:`\mu^{-k/(C-1)}` of each class, float64, shape (C,).
-
-    As in :func:`target_counts`, before it is multiplied by :math:`M` and truncated.
-
-    Example:
-        >>> target_shares("backward:4", class_counts=[9, 1, 5])
-        tensor([0.2500, 1.0000, 0.5000], dtype=torch.float64)
-    """
-    target = parse_target(spec)
-    n = as_vector(class_counts, "class_counts").cpu().numpy()
-    rank = np.empty(len(n), dtype=np.float64)
-    rank[np.argsort(-n.astype(np.float64), kind="stable")] = np.arange(len(n))
-    if target.kind == "backward":
-        rank = len(n) - 1 - rank
-    return torch.from_numpy(target.ratio ** -(rank / max(len(n) - 1, 1)))
-
-
-def scale_counts(shares: Tensor, per_class: int) -> Tensor:
-    """Return ⌊M · share⌋ of each class, int64, shape (C,)."""
-    return torch.from_numpy(_truncate(per_class * shares.double().numpy()))
+    if shift.kind == "knock_out" and present[chosen].sum() == present.sum():
+        raise ValueError(f"Target {shift.name!r} must leave a class of the test set.")
+    return chosen

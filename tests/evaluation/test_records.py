@@ -12,7 +12,7 @@ from tailshift.evaluation.sampling import draw_test_set
 from tailshift.metrics import group_accuracy, sample_scores
 from tailshift.predictions import Predictions
 from tailshift.priors import from_counts, long_tailed_counts, uniform
-from tailshift.targets import PAPER_TARGETS, target_counts, target_shares
+from tailshift.targets import PAPER_TARGETS, exact_prior, target_counts
 
 NUM_CLASSES, PER_CLASS = 20, 12
 
@@ -233,9 +233,8 @@ def test_evaluate__refuses_an_order_that_is_not_known():
     with pytest.raises(ValueError, match="forward:50") as error:
         evaluate(_predictions(source_counts=None))
     assert str(error.value) == (
-        "Target 'forward:50' orders the classes by `source_counts`, but the "
-        "predictions have none. Save them with the counts, or take 'uniform', "
-        "'as_is' or a file of counts."
+        "Target 'forward:50' follows the training counts, which are not known here. "
+        "Give `source_counts`, or take 'uniform' or a file of counts."
     )
 
 
@@ -270,9 +269,10 @@ def test_evaluate__leaves_out_a_class_that_the_test_set_lacks():
         ),
         (
             "uniforn",
-            "`target` must be one of uniform, forward:RATIO, backward:RATIO, "
+            "`target` must be one of source, uniform, forward:RATIO, backward:RATIO, "
             "permuted:RATIO, dirichlet:ALPHA, tweak:CLASS:SHARE, "
-            "knock_out:CLASS,CLASS, as_is, or a file of counts, but is 'uniforn'.",
+            "knock_out:CLASS,CLASS, a file of counts or shares or, in an evaluation, "
+            "as_is, but is 'uniforn'.",
         ),
     ],
 )
@@ -290,8 +290,7 @@ def test_evaluate__reweighted_as_a_loop():
     """Accuracy and NLL of each class, averaged by the target prior."""
     predictions = _predictions()
     raw, compensated = evaluate(predictions, ["backward:10"], sampling="reweighted")
-    shares = target_shares("backward:10", predictions.source_counts)
-    p_t = shares / shares.sum()
+    p_t = exact_prior("backward:10", predictions.source_counts, 1)
     f = predictions.logits.double()
     for record, logits in (
         (raw, f),

@@ -1,8 +1,14 @@
+import numpy as np
 import pytest
 import torch
 
-from tailshift.evaluation.sampling import draw_test_set, random_subset
-from tailshift.targets import exact_prior, resolve_target, shifted_subset
+from tailshift.evaluation.sampling import (
+    draw_test_set,
+    random_subset,
+    shifted_subset,
+)
+from tailshift.priors import long_tailed_counts
+from tailshift.targets import exact_prior, target_counts
 
 LABELS = torch.arange(5).repeat(8)
 COUNTS = torch.tensor([50, 40, 30, 20, 10])
@@ -10,7 +16,7 @@ COUNTS = torch.tensor([50, 40, 30, 20, 10])
 
 def test_draw_test_set__first_is_the_papers_subset():
     test_set = draw_test_set("forward:4", LABELS, COUNTS)
-    counts = resolve_target("forward:4", COUNTS, 8)
+    counts = target_counts("forward:4", COUNTS, 8)
     rows = test_set.weights[0].nonzero()[:, 0]
     assert torch.equal(rows, shifted_subset(LABELS, counts))
     assert test_set.weights.sum() == counts.sum()
@@ -19,7 +25,7 @@ def test_draw_test_set__first_is_the_papers_subset():
 
 def test_draw_test_set__random_has_the_counts_each_time():
     test_set = draw_test_set("backward:4", LABELS, COUNTS, sampling="random", repeats=6)
-    counts = resolve_target("backward:4", COUNTS, 8)
+    counts = target_counts("backward:4", COUNTS, 8)
     assert test_set.weights.shape == (6, 40)
     for weights in test_set.weights:
         drawn = torch.bincount(LABELS, weights, minlength=5)
@@ -55,3 +61,92 @@ def test_draw_test_set__reweighted_classes_weigh_as_the_target(target):
     weight = torch.bincount(labels, test_set.weights[0].double())
     torch.testing.assert_close(weight / len(labels), expected, atol=1e-6, rtol=0)
     torch.testing.assert_close(test_set.target_prior, expected)
+
+
+def _reference_subset(labels, counts):
+    left, taken = list(counts), []
+    for index, label in enumerate(labels):
+        if left[label] > 0:
+            left[label] -= 1
+            taken.append(index)
+    return taken
+
+
+def test_shifted_subset__worked_example():
+    """The first two of class 0 are samples 1 and 2, the first of class 2 is 3."""
+    assert shifted_subset([1, 0, 0, 2, 0, 2], [2, 0, 1]).tolist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_shifted_subset__as_a_loop(kind):
+    labels = torch.randint(7, (300,)).tolist()
+    counts = [3, 0, 9, 1, 12, 5, 20]
+    indices = shifted_subset(kind(labels), kind(counts))
+    assert indices.dtype == torch.int64
+    assert indices.tolist() == _reference_subset(labels, counts)
+
+
+def test_shifted_subset__whole_set():
+    labels = torch.tensor([1, 0, 1])
+    assert shifted_subset(labels, torch.bincount(labels)).tolist() == [0, 1, 2]
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("num_classes", "per_class", "ratio", "size"),
+    [
+        (100, 100, 50, 2486),
+        (100, 100, 25, 2956),
+        (100, 100, 10, 3876),
+        (100, 100, 5, 4932),
+        (100, 100, 2, 7166),
+        (1000, 50, 50, 12058),
+        (1000, 50, 25, 14437),
+        (1000, 50, 10, 19059),
+        (1000, 50, 5, 24365),
+        (1000, 50, 2, 35574),
+    ],
+)
+def test_shifted_subset__sizes_in_the_paper(
+    direction, num_classes, per_class, ratio, size
+):
+    class_counts = long_tailed_counts(500, 100, num_classes)
+    class_counts = class_counts[torch.randperm(num_classes)]
+    labels = torch.arange(num_classes).repeat(per_class)
+    labels = labels[torch.randperm(len(labels))]
+    counts = target_counts(f"{direction}:{ratio}", class_counts, per_class)
+    indices = shifted_subset(labels, counts)
+    assert len(indices) == size
+    assert torch.equal(torch.bincount(labels[indices], minlength=num_classes), counts)
+    assert (indices.diff() > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "counts", "exception", "message"),
+    [
+        (
+            [0, 0, 1],
+            [1, 2],
+            ValueError,
+            "`counts` asks for 2 samples of class 1, but `labels` has 1.",
+        ),
+        (
+            [0, 2],
+            [1, 0],
+            ValueError,
+            "`labels` must lie in 0..1, but label 1 (counted from 0) is 2.",
+        ),
+        ([0, 1], [0, 0], ValueError, "`counts` must not be 0 for every class."),
+        (
+            [0, 1],
+            [0.5, 0.5],
+            TypeError,
+            "`counts` must be integers, but are torch.float32.",
+        ),
+    ],
+)
+def test_shifted_subset__refuses_with_a_sentence(labels, counts, exception, message):
+    with pytest.raises(exception) as error:
+        shifted_subset(labels, counts)
+    assert str(error.value) == message

@@ -1,15 +1,15 @@
 """Saved logits × target distributions × metrics: plain records and their summary."""
 
 from tailshift.evaluation.records import AS_IS, Record, evaluate
-from tailshift.evaluation.sampling import Sampling, TestSet, draw_test_set
-from tailshift.evaluation.summary import Summary, summarise
-from tailshift.targets import (
-    exact_prior,
-    read_counts,
-    resolve_target,
+from tailshift.evaluation.sampling import (
+    Sampling,
+    TestSet,
+    draw_test_set,
     shifted_subset,
-    target_prior,
 )
+from tailshift.evaluation.summary import Summary, summarise
+from tailshift.priors import read_counts
+from tailshift.targets import exact_prior, target_counts
 
 __all__ = [
     "AS_IS",
@@ -21,8 +21,7 @@ __all__ = [
     "evaluate",
     "exact_prior",
     "read_counts",
-    "resolve_target",
     "shifted_subset",
     "summarise",
-    "target_prior",
+    "target_counts",
 ]

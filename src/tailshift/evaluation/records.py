@@ -28,7 +28,7 @@ from tailshift.metrics.classwise import ClasswiseGaps
 from tailshift.metrics.sample_scores import SampleScores, row_slices, score_chunk
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels, from_counts
-from tailshift.targets import PAPER_TARGETS, describe, is_file, parse_shift
+from tailshift.targets import PAPER_TARGETS, class_order
 
 SAME = 1e-12
 """Log ratios that differ by less are one compensation."""
@@ -235,17 +235,14 @@ def _test_set(
     if target == AS_IS:
         prior = from_counts(counts_from_labels(y, num_classes))
         return TestSet(AS_IS, prior, torch.ones(1, len(y)))
-    order = predictions.source_counts
-    if order is None:
-        if not is_file(target) and parse_shift(str(target)).needs_order:
-            raise ValueError(
-                f"Target {describe(target)!r} orders the classes by `source_counts`, "
-                "but the predictions have none. Save them with the counts, or take "
-                "'uniform', 'as_is' or a file of counts."
-            )
-        order = torch.zeros(num_classes, dtype=torch.int64)
     return draw_test_set(
-        target, y, order, sampling=sampling, repeats=repeats, seed=seed
+        target,
+        y,
+        class_order(target, predictions.source_counts, num_classes),
+        sampling=sampling,
+        repeats=repeats,
+        seed=seed,
+        class_names=predictions.class_names,
     )
 
 

@@ -1,19 +1,15 @@
 """Test sets for a target: the first samples, random ones, or all, re-weighted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from tailshift.priors import counts_from_labels, from_counts
-from tailshift.targets import (
-    Target,
-    describe,
-    exact_prior,
-    resolve_target,
-    shifted_subset,
-)
+from tailshift.checks import as_tensor, check_counts
+from tailshift.priors import VectorLike, check_labels, counts_from_labels, from_counts
+from tailshift.targets import Target, describe, exact_prior, target_counts
 
 Sampling: TypeAlias = Literal["first", "random", "reweighted"]
 """``"first"``: the first :math:`n_c` samples of each class in file order, as the paper.
@@ -43,12 +39,13 @@ def draw_test_set(
     sampling: Sampling = "first",
     repeats: int = 10,
     seed: int = 0,
+    class_names: Sequence[str] = (),
 ) -> TestSet:
     r"""Return what samples count on a target.
 
     For ``"first"`` and ``"random"`` a sample counts 1 or 0, and
     :math:`p_t(c) = n_c / \sum_j n_j` with the counts of
-    :func:`~tailshift.targets.resolve_target`. For ``"reweighted"`` sample
+    :func:`~tailshift.targets.target_counts`. For ``"reweighted"`` sample
     :math:`i` counts in proportion to :math:`p_t(y_i) / n_{y_i}`, with :math:`n_c` the
     test samples of class c and :math:`p_t` not rounded to whole samples. A weighted
     mean is then the expectation over random subsets, without their variance.
@@ -60,6 +57,7 @@ def draw_test_set(
         sampling: Which of the three ways.
         repeats: :math:`R`, how many random subsets; the other ways have one.
         seed: Of the random subsets.
+        class_names: One a class, for targets and files that name classes.
 
     Example:
         >>> labels, counts = torch.tensor([0, 1, 1, 0]), torch.tensor([9, 1])
@@ -71,10 +69,10 @@ def draw_test_set(
     check_sampling(sampling, repeats)
     available = counts_from_labels(labels, len(class_counts))
     if sampling == "reweighted":
-        p_t = exact_prior(target, class_counts, available)
+        p_t = exact_prior(target, class_counts, available, class_names=class_names)
         weights = len(labels) * p_t[labels] / available[labels]
         return TestSet(describe(target), p_t, weights.float()[None])
-    counts = resolve_target(target, class_counts, available)
+    counts = target_counts(target, class_counts, available, class_names=class_names)
     if sampling == "first":
         drawings = [shifted_subset(labels, counts)]
     else:
@@ -84,6 +82,35 @@ def draw_test_set(
     for row, drawn in zip(weights, drawings, strict=True):
         row[drawn] = 1
     return TestSet(describe(target), from_counts(counts), weights)
+
+
+def shifted_subset(labels: VectorLike, counts: VectorLike) -> Tensor:
+    """Return the first ``counts[c]`` samples of each class c, in file order.
+
+    Args:
+        labels: :math:`y`, class indices, shape (N,).
+        counts: Samples to take of each class, shape (C,).
+
+    Returns:
+        Their indices, ascending, int64.
+
+    Example:
+        >>> shifted_subset([1, 0, 1, 0, 1], counts=[1, 2])
+        tensor([0, 1, 2])
+    """
+    n = check_counts(counts, name="counts")  # (C,)
+    y = check_labels(as_tensor(labels, "labels").cpu(), len(n))  # (N,)
+    available = torch.bincount(y, minlength=len(n))
+    if (n > available).any():
+        c = int((n > available).nonzero()[0])
+        raise ValueError(
+            f"`counts` asks for {n[c].item()} samples of class {c}, "
+            f"but `labels` has {available[c].item()}."
+        )
+    order = y.argsort(stable=True)  # class by class, each in file order
+    start = available.cumsum(0) - available  # (C,): where a class begins in `order`
+    position = torch.arange(len(y)) - start[y[order]]
+    return order[position < n[y[order]]].sort().values
 
 
 def random_subset(labels: Tensor, counts: Tensor, generator: torch.Generator) -> Tensor:

@@ -60,11 +60,11 @@ def test_weigh_samples__uniform_weighs_classes_alike() -> None:
 
 def test_weigh_samples__order_unknown() -> None:
     predictions = Predictions(torch.zeros(2, 2), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="orders") as error:
+    with pytest.raises(ValueError, match="training counts") as error:
         weigh_samples(predictions, "forward:10")
     assert str(error.value) == (
-        "Target 'forward:10' orders the classes by `source_counts`, but the "
-        "predictions have none. Take 'uniform' or a file of counts."
+        "Target 'forward:10' follows the training counts, which are not known here. "
+        "Give `source_counts`, or take 'uniform' or a file of counts."
     )
 
 

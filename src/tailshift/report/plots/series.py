@@ -4,15 +4,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from tailshift.evaluation.records import AS_IS, compensation
+from tailshift.evaluation.records import compensation
 from tailshift.evaluation.sampling import TestSet, draw_test_set
 from tailshift.predictions import Predictions
 from tailshift.report.runs import ReportRun
 from tailshift.report.tables import inferences, row_name
-from tailshift.targets import is_file, parse_shift
+from tailshift.targets import class_order
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,16 +87,11 @@ def weigh_samples(predictions: Predictions, target: str) -> TestSet:
     On the uniform target each class weighs the same, which is the plain mean where
     the test set is balanced.
     """
-    order = predictions.source_counts
-    if order is None:
-        named = target != AS_IS and not is_file(target)
-        if named and parse_shift(target).needs_order:
-            raise ValueError(
-                f"Target {target!r} orders the classes by `source_counts`, but the "
-                "predictions have none. Take 'uniform' or a file of counts."
-            )
-        order = torch.zeros(predictions.num_classes, dtype=torch.int64)
-    return draw_test_set(target, predictions.labels, order, sampling="reweighted")
+    p = predictions
+    order = class_order(target, p.source_counts, p.num_classes)
+    return draw_test_set(
+        target, p.labels, order, sampling="reweighted", class_names=p.class_names
+    )
 
 
 def answers(predictions: Predictions, target: str, *, compensated: bool) -> Tensor:
