@@ -180,6 +180,32 @@ class TestPostCompensated:
         assert model.set_target_prior([0.8, 0.2]) is model
         assert torch.equal(model(x), model.model(x))
 
+    def test_takes_names_and_files(self, tmp_path):
+        (tmp_path / "site.json").write_text('{"kiwi": 30, "kea": 10}')
+        model = PostCompensated(
+            nn.Identity(),
+            trained_prior=[0.5, 0.5],
+            target_prior="uniform",
+            source_counts=[1, 9],
+            class_names=["kea", "kiwi"],
+        )
+        assert model.target_prior.tolist() == [0.5, 0.5]
+        for target, first in {
+            "backward:3": 0.75,
+            "tweak:kiwi:0.25": 0.75,
+            "source": 0.1,
+            tmp_path / "site.json": 0.25,
+        }.items():
+            assert model.set_target_prior(target).target_prior[0] == first
+
+    def test_says_how_a_name_gets_its_counts(self):
+        with pytest.raises(ValueError, match="source_counts") as error:
+            self._model().set_target_prior("backward:10")
+        assert str(error.value) == (
+            "Target 'backward:10' follows the training counts, which are not known "
+            "here. Give `source_counts`, or take 'uniform' or a file of counts."
+        )
+
     def test_state_dict_restores_both_priors(self):
         model, other = self._model(), self._model()
         model.set_target_prior([0.1, 0.9])
@@ -293,6 +319,27 @@ def test_adapt__without_an_estimator_warns_and_takes_the_models_word():
     )
     torch.testing.assert_close(
         model.target_prior, torch.tensor(p_t).double(), atol=0.03, rtol=0
+    )
+
+
+def _reference_uncalibrated(logits, p_trained):
+    """Plain EM with a pseudo-sample a class, around the trained prior."""
+    probs, q = logits.double().softmax(dim=1), p_trained
+    for _ in range(2000):
+        weighted = probs * q / p_trained
+        counts = (weighted / weighted.sum(dim=1, keepdim=True)).sum(dim=0)
+        q = (counts + len(q) * p_trained) / (len(probs) + len(q))
+    return q
+
+
+@pytest.mark.filterwarnings("ignore::tailshift.compensation.UncalibratedWarning")
+def test_adapt__without_an_estimator_is_plain_em():
+    p = torch.tensor([0.5, 0.3, 0.2]).double()
+    f = _shifted([0.1, 0.2, 0.7], 300) + p.log()
+    model = PostCompensated(nn.Identity(), trained_prior=p, target_prior=p)
+    expected = _reference_uncalibrated(f, p)
+    torch.testing.assert_close(
+        model.adapt([f]).target_prior, expected, atol=1e-5, rtol=0
     )
 
 

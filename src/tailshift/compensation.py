@@ -1,7 +1,8 @@
 """Post-compensation: logits that carry one prior, made to answer for another."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any, Protocol, TypeVar, overload
 
 import numpy as np
@@ -10,11 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tailshift.priors import VectorLike, as_prior
+from tailshift.targets import Target, as_target_prior
 
 Array = TypeVar("Array", bound=np.generic)
-
-PSEUDO_SAMPLES = 1.0  # a class, in an estimate that nothing was held out for
-MAX_ITER, TOLERANCE = 2000, 1e-6
 
 
 @overload
@@ -117,8 +116,12 @@ class PostCompensated(nn.Module):
     Args:
         model: Any module that returns logits of shape (…, C).
         trained_prior: The prior that the model's logits carry, shape (C,).
-        target_prior: The prior to answer for, shape (C,).
+        target_prior: The prior to answer for: a vector (C,), a name (``"uniform"``,
+            ``"backward:10"`` …, see :class:`~tailshift.targets.Shift`) or a file.
         estimator: What :meth:`adapt` estimates with, unless it is given another.
+        source_counts: Training images of each class, shape (C,), for names that follow
+            them.
+        class_names: One a class, for names and files that name classes.
 
     Example:
         >>> model = PostCompensated(
@@ -126,7 +129,7 @@ class PostCompensated(nn.Module):
         ... )
         >>> model(torch.tensor([[2.0, 1.0]]))
         tensor([[1.5300, 1.9163]])
-        >>> model.set_target_prior([0.8, 0.2])(torch.tensor([[2.0, 1.0]]))
+        >>> model.set_target_prior("tweak:0:0.8")(torch.tensor([[2.0, 1.0]]))
         tensor([[2., 1.]])
     """
 
@@ -137,21 +140,34 @@ class PostCompensated(nn.Module):
         model: nn.Module,
         *,
         trained_prior: VectorLike,
-        target_prior: VectorLike,
+        target_prior: Target,
         estimator: SupportsEstimate | None = None,
+        source_counts: VectorLike | None = None,
+        class_names: Sequence[str] = (),
     ) -> None:
         super().__init__()
         self.model = model
         self.estimator = estimator
+        self.source_counts = source_counts
+        self.class_names = class_names
         # Priors stay float64 whatever the module is cast to; only the sum is moved.
         self.trained_prior = as_prior(trained_prior, name="trained_prior")
         self.register_buffer("log_ratio", torch.zeros(len(self.trained_prior)))
         self.set_target_prior(target_prior)
 
-    def set_target_prior(self, target_prior: VectorLike) -> "PostCompensated":
-        """Answer for another prior from now on; returns the module itself."""
+    def set_target_prior(self, target_prior: Target) -> "PostCompensated":
+        """Answer for another prior from now on; returns the module itself.
+
+        Args:
+            target_prior: A vector (C,), a name or a file.
+        """
         num_classes = len(self.trained_prior)
-        p_t = as_prior(target_prior, name="target_prior", num_classes=num_classes)
+        p_t = as_target_prior(
+            target_prior,
+            num_classes=num_classes,
+            source_counts=self.source_counts,
+            class_names=self.class_names,
+        )
         self.log_ratio.copy_(
             log_prior_ratio(self.trained_prior, p_t, num_classes=num_classes)
         )
@@ -215,10 +231,7 @@ class PostCompensated(nn.Module):
         return torch.cat(parts)
 
     def _uncalibrated(self, f: Tensor) -> Tensor:
-        """Return the prior by MAP-EM, a pseudo-sample a class around the trained one.
-
-        Each step takes the mean posterior under the last prior as the next one.
-        """
+        """Return the prior that the model's own probabilities call for."""
         warnings.warn(
             "the target prior is estimated from probabilities that were not checked on "
             "held-out data, and may be off. Give `estimator`, such as "
@@ -226,15 +239,9 @@ class PostCompensated(nn.Module):
             UncalibratedWarning,
             stacklevel=3,
         )
-        f, p_trained = f.double(), self.trained_prior
-        pseudo, q = PSEUDO_SAMPLES * len(p_trained), p_trained
-        for _ in range(MAX_ITER):
-            ratio = log_prior_ratio(p_trained, q, num_classes=f.shape[1])
-            counts = _add(f, ratio).softmax(dim=1).sum(dim=0)
-            last, q = q, (counts + pseudo * p_trained) / (len(f) + pseudo)
-            if (q - last).abs().sum() < TOLERANCE:
-                break
-        return q
+        em = import_module("tailshift.estimators.em")  # which imports this module
+        found: Tensor = em.estimate_uncalibrated(f, self.trained_prior)
+        return found
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Return the model's logits, compensated."""

@@ -1,11 +1,14 @@
 """EM: the target prior under which the unlabelled data is likeliest."""
 
+import torch
 from torch import Tensor
 
 from tailshift.estimators.base import CalibratorLike, PriorEstimator
 from tailshift.estimators.likelihood import maximise
 from tailshift.estimators.posteriors import Posteriors
 from tailshift.priors import VectorLike
+
+PSEUDO_SAMPLES = 1.0  # a class, in an estimate that nothing was held out for
 
 
 class EMEstimator(PriorEstimator):
@@ -77,3 +80,34 @@ class EMEstimator(PriorEstimator):
             max_iter=300,
         )
         return found.x
+
+
+def estimate_uncalibrated(logits: Tensor, trained_prior: Tensor) -> Tensor:
+    r"""Return the prior of unlabelled logits whose probabilities nobody has checked.
+
+    .. math:: \max_q \sum_i \log \sum_c \frac{q_c}{p_c}\, p(c|x_i)
+              + C \sum_c p_c \log q_c
+
+    The trained prior p stands for the held-out mean posterior, and a pseudo-sample a
+    class holds the estimate near it where classes are hard to tell apart.
+
+    Args:
+        logits: Shape (N, C).
+        trained_prior: The prior that they carry, shape (C,). A class without any has
+            none in the estimate.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+        >>> estimate_uncalibrated(logits, torch.tensor([0.5, 0.5]).double())
+        tensor([0.6009, 0.3991], dtype=torch.float64)
+    """
+    known = trained_prior > 0
+    p = trained_prior[known][:, None]  # (C, 1)
+    samples = Posteriors(
+        logits[:, known], lambda f: f.double().softmax(dim=1), num_classes=len(p)
+    )
+    pseudo_counts = PSEUDO_SAMPLES * len(trained_prior) * p
+    found = maximise(samples, p, start=p, pseudo_counts=pseudo_counts)
+    prior = torch.zeros_like(trained_prior)
+    prior[known] = found.x[:, 0]
+    return prior
