@@ -96,7 +96,7 @@ def test_classwise_gaps__several_weightings_at_once():
 @pytest.mark.parametrize("columns", [1, 100, 1 << 22])
 def test_classwise_calibration_error__equal_mass_as_a_loop(columns, monkeypatch):
     """Without ties, each column's sorted samples are cut into equal parts."""
-    monkeypatch.setattr(classwise, "COLUMNS", columns)
+    monkeypatch.setattr(classwise, "_COLUMNS", columns)
     logits, labels = torch.randn(60, 8).double(), torch.randint(8, (60,))
     probs = logits.softmax(dim=1)
     expected = 0.0

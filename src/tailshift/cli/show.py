@@ -27,7 +27,7 @@ from tailshift.cli.app import (
 )
 from tailshift.evaluation import Sampling
 from tailshift.evaluation.results import add_results, keep_logits, result_rows
-from tailshift.evaluation.summary import CALIBRATION, MEASURES, check_measure
+from tailshift.metrics.table import CALIBRATION, METRICS, check_metric
 from tailshift.paper.duration import estimate_table
 from tailshift.paper.reproduce import reproduce_figure
 from tailshift.report import summary_table, write_csv, write_report
@@ -54,7 +54,7 @@ def evaluate(
         list[str] | None,
         typer.Option(
             metavar="METRIC",
-            help=f"What is shown: {', '.join(MEASURES)}. As often as you like.",
+            help=f"What is shown: {', '.join(METRICS)}. As often as you like.",
         ),
     ] = None,
     sampling: Annotated[
@@ -82,7 +82,7 @@ def evaluate(
 
     The CSV file has accuracy and the four calibration metrics, whatever is shown.
     """
-    shown = [check_measure(name) for name in metric or ["accuracy"]]
+    shown = [check_metric(name) for name in metric or ["accuracy"]]
     for path in (csv, markdown, latex):
         if path is not None:
             check_new(path, force)

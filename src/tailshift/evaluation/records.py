@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tailshift.checks import weighted_mean
 from tailshift.compensation import log_prior_ratio
 from tailshift.evaluation.sampling import (
     Sampling,
@@ -18,14 +17,11 @@ from tailshift.evaluation.sampling import (
     check_sampling,
     draw_test_set,
 )
-from tailshift.metrics.accuracy import group_shares, label_ranks, mean_f1, share
-from tailshift.metrics.calibration_error import (
-    NUM_BINS,
-    calibration_gap,
-    equal_width_edges,
-)
+from tailshift.metrics.accuracy import label_ranks
+from tailshift.metrics.calibration_error import NUM_BINS
 from tailshift.metrics.classwise import ClasswiseGaps
 from tailshift.metrics.sample_scores import SampleScores, row_slices, score_chunk
+from tailshift.metrics.table import METRICS, Outcomes
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels, from_counts
 from tailshift.targets import PAPER_TARGETS, class_order
@@ -47,47 +43,10 @@ def compensation(predictions: Predictions, target_prior: Tensor) -> Tensor | Non
     return None if ratio.min() > -SAME else ratio
 
 
-@dataclass(frozen=True)
-class Scored:
-    """What some samples score under one compensation, weighted in several ways."""
-
-    samples: SampleScores
-    ranks: Tensor
-    """How many classes score above the label, int64, shape (n,)."""
-    labels: Tensor
-    """:math:`y`, shape (n,)."""
-    weights: Tensor
-    """What each sample counts in each weighting, shape (T, n)."""
-    classwise: Tensor
-    """Classwise calibration error in each weighting, shape (T,)."""
-
-    def measures(self, t: int, class_counts: Tensor | None) -> dict[str, float]:
-        """Return the scores of a record in weighting t."""
-        samples, y, w = self.samples, self.labels, self.weights[t].double()
-        correct = samples.predicted == y
-        groups = dict.fromkeys(("many", "medium", "few"), float("nan"))
-        if class_counts is not None:
-            groups = group_shares(correct, y, class_counts, w)
-        edges = equal_width_edges(NUM_BINS, samples.confidence.dtype)
-        return {
-            "accuracy": share(correct, w),
-            **groups,
-            "top5": share(self.ranks < 5, w),
-            "macro_f1": mean_f1(samples.predicted, y, self.num_classes, w),
-            "ece": calibration_gap(samples.confidence, correct, w, edges),
-            "classwise_ece": self.classwise[t].item(),
-            "brier": weighted_mean(samples.brier, w),
-            "nll": weighted_mean(samples.nll, w),
-        }
-
-    @property
-    def num_classes(self) -> int:
-        """A number above every class id among answers and labels."""
-        return int(max(self.labels.max(), self.samples.predicted.max())) + 1
-
-
-def score(predictions: Predictions, ratio: Tensor | None, weights: Tensor) -> Scored:
-    """Return what the samples that count score; rows are read a chunk at a time.
+def score(
+    predictions: Predictions, ratio: Tensor | None, weights: Tensor
+) -> Iterator[Outcomes]:
+    """Return what the samples score in each weighting; rows are read in chunks.
 
     Args:
         predictions: The saved logits.
@@ -104,8 +63,12 @@ def score(predictions: Predictions, ratio: Tensor | None, weights: Tensor) -> Sc
         gaps.add(p, y[chunk], weights[:, chunk])
         parts.append(part)
         ranks.append(_ranks(f, y[chunk], part.predicted))
-    samples = SampleScores.concatenate(parts)
-    return Scored(samples, torch.cat(ranks), y, weights, gaps.errors())
+    samples, label_rank = SampleScores.concatenate(parts), torch.cat(ranks)
+    counts = predictions.source_counts
+    return (
+        Outcomes(samples, label_rank, y, w.double(), counts, error)
+        for w, error in zip(weights, gaps.errors().tolist(), strict=True)
+    )
 
 
 def _ranks(f: Tensor, labels: Tensor, predicted: Tensor) -> Tensor:
@@ -253,15 +216,11 @@ def _records(
     records: dict[int, Record] = {}
     for ratio, indices in _passes(predictions, wanted):
         sets = [wanted[index][0] for index in indices]
-        scored = score(predictions, ratio, torch.cat([s.weights for s in sets]))
-        drawings = iter(range(len(scored.weights)))
+        outcomes = score(predictions, ratio, torch.cat([s.weights for s in sets]))
         for index, test_set in zip(indices, sets, strict=True):
-            measures = [
-                scored.measures(next(drawings), predictions.source_counts)
-                for _ in test_set.weights
-            ]
+            drawings = [next(outcomes) for _ in test_set.weights]
             is_compensated = wanted[index][1]
-            records[index] = _record(test_set, is_compensated, measures, sampling)
+            records[index] = _record(test_set, is_compensated, drawings, sampling)
     return [records[index] for index in range(len(wanted))]
 
 
@@ -282,7 +241,7 @@ def _passes(
 def _record(
     test_set: TestSet,
     is_compensated: bool,
-    measures: Sequence[Mapping[str, float]],
+    drawings: Sequence[Outcomes],
     sampling: Sampling,
 ) -> Record:
     """Return the mean over random subsets, and their deviation."""
@@ -291,11 +250,14 @@ def _record(
         "compensated": is_compensated,
         "num_samples": int(test_set.weights[0].count_nonzero()),
         "sampling": sampling,
-        "num_subsets": len(measures),
+        "num_subsets": len(drawings),
     }
-    columns = {name: [found[name] for found in measures] for name in measures[0]}
+    columns = {
+        name: [metric.function(drawing) for drawing in drawings]
+        for name, metric in METRICS.items()
+    }
     means = {name: fmean(values) for name, values in columns.items()}
-    if len(measures) == 1:
+    if len(drawings) == 1:
         return Record(**about | means)
     spread = {name: deviation(values) for name, values in columns.items()}
     return Record(**about | means, deviation=Record(**about | spread))

@@ -15,9 +15,12 @@ from tailshift.metrics.calibration_error import (
 )
 from tailshift.metrics.classwise import classwise_calibration_error
 from tailshift.metrics.sample_scores import brier_score, negative_log_likelihood
+from tailshift.metrics.table import METRICS, Metric
 
 __all__ = [
+    "METRICS",
     "Interval",
+    "Metric",
     "ReliabilityDiagram",
     "accuracy",
     "bootstrap_intervals",

@@ -1,5 +1,6 @@
 """Bootstrap intervals: how far a metric could be off, given this many samples."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,10 +18,9 @@ from tailshift.metrics.calibration_error import (
 )
 from tailshift.metrics.classwise import ClasswiseGaps
 from tailshift.metrics.sample_scores import SampleScores, score_chunks
+from tailshift.metrics.table import METRICS
 
 BLOCK = 1 << 22  # resampling weights, or sums by bin and class, held at a time
-
-METRICS = ("accuracy", "ece", "classwise_ece", "brier", "nll")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def bootstrap_intervals(
         num_bins: Bins of equal width, for both calibration errors.
         repeats: How often the samples are drawn again.
         level: Share of the repeats that lie in the interval.
-        seed: Of the draws.
+        seed: Seed for the resampling.
         classwise: Whether the classwise error is among them. It takes a pass over all
             probabilities for every few repeats.
 
@@ -77,7 +77,7 @@ def bootstrap_intervals(
     scores = SampleScores.concatenate(
         [part for _, part, _ in score_chunks(f, y, is_probs=is_probs)]
     )
-    blocks: dict[str, list[Tensor]] = {name: [] for name in METRICS}
+    blocks: dict[str, list[Tensor]] = defaultdict(list)
     per_repeat = max(len(y), num_bins * f.shape[1] if classwise else 1)
     for weights in _resamplings(len(y), repeats, seed, max(1, BLOCK // per_repeat)):
         for name, values in _means(scores, y, weights, num_bins).items():
@@ -86,9 +86,9 @@ def bootstrap_intervals(
             errors = _classwise(f, y, weights, num_bins, is_probs)
             blocks["classwise_ece"].append(errors)
     return {
-        name: _interval(torch.cat(values), level)
-        for name, values in blocks.items()
-        if values
+        name: _interval(torch.cat(blocks[name]), level)
+        for name in METRICS
+        if name in blocks
     }
 
 

@@ -16,7 +16,7 @@ from tailshift.metrics.calibration_error import (
 )
 from tailshift.metrics.sample_scores import score_chunks
 
-COLUMNS = 1 << 22  # probabilities held at a time where whole columns are sorted
+_COLUMNS = 1 << 22  # probabilities held at a time where whole columns are sorted
 
 
 def classwise_calibration_error(
@@ -130,8 +130,8 @@ def _equal_mass_error(
     w, y = weights[counted], labels[counted]
     normaliser = None if is_probs else scores.logsumexp(dim=1, keepdim=True)
     total = 0.0
-    for block in range(0, scores.shape[1], max(1, COLUMNS // len(scores))):
-        columns = slice(block, block + max(1, COLUMNS // len(scores)))
+    for block in range(0, scores.shape[1], max(1, _COLUMNS // len(scores))):
+        columns = slice(block, block + max(1, _COLUMNS // len(scores)))
         p = scores[:, columns]
         p = p if normaliser is None else (p - normaliser).exp()
         p = p[counted].to(torch.promote_types(p.dtype, torch.float32)).T.contiguous()

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from tailshift.config import RunConfig
 from tailshift.evaluation.records import deviation
-from tailshift.evaluation.summary import MEASURES
+from tailshift.metrics.table import METRICS
 from tailshift.paper.duration import DataShape, known_shape
 from tailshift.paper.numbers import PaperNumber, paper_table
 from tailshift.paper.sources import BENCHMARKS
@@ -55,7 +55,7 @@ def compare(
     Args:
         number: A cell of a table of the paper.
         values: Ours, in the paper's unit.
-        metric: The score: a name of :data:`~tailshift.evaluation.summary.MEASURES`.
+        metric: The score: a name of :data:`~tailshift.metrics.METRICS`.
 
     Example:
         >>> from tailshift.paper.numbers import paper_table
@@ -64,7 +64,7 @@ def compare(
         (0.1, 0.71)
     """
     nothing = float("nan")
-    measure = MEASURES[metric]
+    shown = METRICS[metric]
     return Comparison(
         table=number.table,
         row=number.row,
@@ -73,9 +73,9 @@ def compare(
         ours_sd=deviation(values) if len(values) > 1 else 0.0 if values else nothing,
         num_seeds=len(values),
         paper=number.value,
-        quantity="percent" if measure.is_percent else "score",
+        quantity="percent" if shown.is_percent else "score",
         decimals=_printed_decimals(number),
-        is_high_better=measure.is_high_better,
+        is_high_better=shown.is_high_better,
         note=number.note,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
-from tailshift.evaluation.summary import MEASURES
+from tailshift.metrics.table import METRICS
 from tailshift.paper.comparison import (
     Comparison,
     compare,
@@ -331,8 +331,8 @@ def _values(source: Source, runs: Sequence[Sequence[Record]]) -> list[float]:
         for record in records
         if (record.compensated, record.target) == (source.is_compensated, source.target)
     ]
-    measure = MEASURES[source.metric]
-    return [measure.scaled(value) for value in values if not math.isnan(value)]
+    metric = METRICS[source.metric]
+    return [metric.scaled(value) for value in values if not math.isnan(value)]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from tailshift.metrics.table import METRICS
 from tailshift.paper.numbers import PaperNumber, PaperTable
 
 METHODS = {
@@ -33,18 +34,7 @@ BENCHMARKS = {
 """The rows of Tables 7 and 8: the recipe's name around the method's."""
 
 ABLATIONS = {"LADE": "lade", "λ = 0": "lade_lambda0", "α = 0": "lade_alpha0"}
-METRICS = {
-    "All": "accuracy",
-    "Many": "many",
-    "Medium": "medium",
-    "Few": "few",
-    "Accuracy": "accuracy",
-    "ECE": "ece",
-    "Classwise ECE": "classwise_ece",
-    "Brier": "brier",
-    "NLL": "nll",
-}
-SHIFTED, CALIBRATION = (6, 9), (10, 11)
+_SHIFTED, _CALIBRATION = (6, 9), (10, 11)  # numbers of tables
 UNPRINTED = "PC Causal Norm", "PC Balanced Softmax"
 """Rows that Tables 10 and 11 leave out."""
 
@@ -79,12 +69,12 @@ def source_of(number: PaperNumber) -> Source:
     title, _, epochs = number.row.partition(", ")
     is_compensated = title == "LADE" or title.startswith("PC ")
     method = METHODS[title.removeprefix("PC ")]
-    if number.table in SHIFTED:
+    if number.table in _SHIFTED:
         recipe = _shifted_recipe(number.table, method)
         return Source(recipe, is_compensated, target=number.column)
-    if number.table in CALIBRATION:
+    if number.table in _CALIBRATION:
         recipe = _shifted_recipe(number.table, method)
-        return Source(recipe, is_compensated, METRICS[number.column])
+        return Source(recipe, is_compensated, _metric(number.column))
     if number.table == 2:
         return Source(f"cifar100_lt_ir{number.column}_{method}", is_compensated)
     recipe = {
@@ -92,7 +82,12 @@ def source_of(number: PaperNumber) -> Source:
         4: f"imagenet_lt_{method}_{epochs.removesuffix(' epochs')}ep",
         5: f"inaturalist2018_{method}",
     }[number.table]
-    return Source(recipe, is_compensated, METRICS[number.column])
+    return Source(recipe, is_compensated, _metric(number.column))
+
+
+def _metric(column: str) -> str:
+    """Return the metric that one of the paper's columns shows."""
+    return next(m.name for m in METRICS.values() if column in (m.column, m.title))
 
 
 def _shifted_recipe(table: int, method: str) -> str:
@@ -109,7 +104,7 @@ def asked_numbers(table: PaperTable) -> tuple[PaperNumber, ...]:
         >>> asked_numbers(paper_table(10))[-1].row
         'PC Balanced Softmax'
     """
-    if table.number not in CALIBRATION:
+    if table.number not in _CALIBRATION:
         return table.numbers
     note = "not in the paper: its logits carry the uniform prior, PC changes nothing"
     return table.numbers + tuple(

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tailshift.evaluation.summary import NOTHING
+from tailshift.metrics.table import NOTHING
 from tailshift.paper.comparison import Comparison
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.report.tables import markdown_text, short_target, target_label

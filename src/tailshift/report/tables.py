@@ -14,7 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tailshift.evaluation.records import AS_IS, Record
-from tailshift.evaluation.summary import MEASURES, NOTHING, Summary
+from tailshift.evaluation.summary import Summary
+from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.storage import atomic_write
 from tailshift.targets import is_shift
@@ -32,16 +33,6 @@ __all__ = [
     "rows_by_metric",
 ]
 
-METRICS = {
-    "All": "accuracy",
-    "Many": "many",
-    "Medium": "medium",
-    "Few": "few",
-    "Top-5": "top5",
-    "Macro-F1": "macro_f1",
-}
-"""Column of the table on one target: attribute of :class:`Record`."""
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -56,14 +47,14 @@ class Cell:
     @property
     def mean_text(self) -> str:
         """The mean as it is printed: an accuracy in percent with one decimal."""
-        return MEASURES[self.metric].text(self.mean)
+        return METRICS[self.metric].text(self.mean)
 
     @property
     def sd_text(self) -> str:
         """The deviation likewise; empty for a single run, which has none."""
         if math.isnan(self.mean) or self.num_runs < 2:
             return ""
-        return f"± {MEASURES[self.metric].text(self.sd)}"
+        return f"± {METRICS[self.metric].text(self.sd)}"
 
     def __str__(self) -> str:
         return f"{self.mean_text} {self.sd_text}".rstrip()
@@ -122,8 +113,9 @@ def rows_by_metric(
         for is_compensated in inferences(method, known):
             same = [r for r in chosen if r.compensated == is_compensated]
             cells = {
-                column: _mean_and_sd([getattr(record, name) for record in same])
-                for column, name in METRICS.items()
+                metric.column: _mean_and_sd([getattr(record, name) for record in same])
+                for name, metric in METRICS.items()
+                if metric.is_percent
             }
             rows.append(_row(method, is_compensated, cells))
     return rows
@@ -180,7 +172,7 @@ def best_in(rows: Sequence[Row], column: str) -> set[str]:
     cells = {name: cell for name, cell in cells.items() if not math.isnan(cell.mean)}
     if len(rows) < 2 or not cells:
         return set()
-    measure = MEASURES[next(iter(cells.values())).metric]
+    measure = METRICS[next(iter(cells.values())).metric]
     choose = max if measure.is_high_better else min
     best = choose(cells.values(), key=lambda cell: cell.mean).mean_text
     return {name for name, cell in cells.items() if cell.mean_text == best}
@@ -296,7 +288,7 @@ def _terminal_cell(row: Row, column: str, best: set[str], gap: str = " ") -> Tex
 
 def _heading(summaries: Sequence[Summary]) -> str:
     """Return the score that the summaries are of; all of one."""
-    return MEASURES[summaries[0].metric if summaries else "accuracy"].heading
+    return METRICS[summaries[0].metric if summaries else "accuracy"].heading
 
 
 def to_markdown(summaries: Iterable[Summary]) -> str:
@@ -384,7 +376,7 @@ def _csv_column(metric: str, name: str) -> str:
 
 
 def _csv_value(summary: Summary, name: str) -> str:
-    value, measure = getattr(summary, name), MEASURES[summary.metric]
+    value, measure = getattr(summary, name), METRICS[summary.metric]
     if math.isnan(value):
         return ""
     return f"{measure.scaled(value):.{2 if measure.is_percent else 6}f}"

@@ -40,7 +40,7 @@ BELOW_TICKS = {
     "yanchor": "top",
     "yshift": -24,
 }
-CHUNK = 4096  # test images that are held as float64 probabilities at a time
+_CHUNK = 4096  # test images that are held as float64 probabilities at a time
 
 
 def class_order(predictions: Predictions) -> Tensor:
@@ -71,10 +71,10 @@ def average_probability(predictions: Predictions, *, compensated: bool) -> Tenso
     weights = 1 / (n[y] * (n > 0).sum()).double()  # (N,)
     mean = torch.zeros(num_classes, dtype=torch.float64)
     chunks = zip(
-        torch.split(predictions.logits, CHUNK), torch.split(weights, CHUNK), strict=True
+        torch.split(predictions.logits, _CHUNK), torch.split(weights, _CHUNK), strict=True
     )
     for f, w in chunks:
-        f = f.double()  # (CHUNK, C)
+        f = f.double()  # (_CHUNK, C)
         if compensated:
             assert predictions.trained_prior is not None
             f = post_compensate(

@@ -1,15 +1,18 @@
+"""One table says what each metric is called, and how it is printed."""
+
 import math
+from dataclasses import fields
 
 import pytest
 
 from tailshift.evaluation import Record
-from tailshift.evaluation.summary import CALIBRATION, MEASURES, check_measure
+from tailshift.metrics.table import CALIBRATION, METRICS, check_metric
 
 
-def test_measures__are_scores_of_a_record():
-    fields = Record.__dataclass_fields__
-    assert all(name in fields for name in MEASURES)
-    assert set(CALIBRATION) < set(MEASURES)
+def test_metrics__are_the_scores_of_a_record():
+    scores = [field.name for field in fields(Record) if field.type is float]
+    assert scores == list(METRICS)
+    assert CALIBRATION == ("ece", "classwise_ece", "brier", "nll")
 
 
 @pytest.mark.parametrize(
@@ -23,13 +26,13 @@ def test_measures__are_scores_of_a_record():
     ],
 )
 def test_text__is_as_the_paper_prints(name, value, text):
-    assert MEASURES[name].text(value) == text
+    assert METRICS[name].text(value) == text
 
 
-def test_check_measure__names_the_nearest():
-    assert check_measure("ece") == "ece"
+def test_check_metric__names_the_nearest():
+    assert check_metric("ece") == "ece"
     with pytest.raises(ValueError, match="unknown") as error:
-        check_measure("eec")
+        check_metric("eec")
     assert str(error.value) == (
         "unknown metric 'eec'; did you mean 'ece'? Known: accuracy, many, medium, few, "
         "top5, macro_f1, ece, classwise_ece, brier, nll"
