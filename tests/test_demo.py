@@ -81,7 +81,7 @@ def test_run_demo__refuses_a_folder_that_exists(tmp_path: Path) -> None:
 
 
 def test_demo__is_softmax_balanced_softmax_and_lade_over_three_seeds() -> None:
-    assert demo.METHODS == ("softmax", "balanced_softmax", "lade")
+    assert demo.DEMO_METHODS == ("softmax", "balanced_softmax", "lade")
     assert demo.SEEDS == (0, 1, 2)
 
 

@@ -93,18 +93,20 @@ __all__ = [
     "models",
     "post_compensate",
     "priors",
+    "report",
     "sklearn",
     "train",
 ]
 
 if TYPE_CHECKING:
     from tailshift import sklearn
+    from tailshift.report import report
     from tailshift.serving import export
 else:
 
     def __getattr__(name: str) -> ModuleType:
         """Import what is slow to import when it is first asked for."""
-        if name in ("export", "sklearn"):
+        if name in ("export", "report", "sklearn"):
             room = "serving.export" if name == "export" else name
             return import_module(f"tailshift.{room}")
         raise AttributeError(f"module 'tailshift' has no attribute {name!r}")

@@ -9,12 +9,12 @@ from tailshift.compensation import post_compensate
 from tailshift.evaluation import Summary, evaluate
 from tailshift.predictions import Predictions
 from tailshift.recipes import load_recipe
-from tailshift.report import write_csv, write_report
+from tailshift.report import report
 from tailshift.report.runs import report_run, summarise_runs
 from tailshift.runs.run import Run, load
 from tailshift.training import train
 
-METHODS = ("softmax", "balanced_softmax", "lade")
+DEMO_METHODS = ("softmax", "balanced_softmax", "lade")
 SEEDS = (0, 1, 2)
 HARDEST = "backward:50"
 """The target that long-tailed training is furthest from."""
@@ -23,7 +23,7 @@ HARDEST = "backward:50"
 def run_demo(
     output: Path,
     *,
-    methods: Sequence[str] = METHODS,
+    methods: Sequence[str] = DEMO_METHODS,
     seeds: Sequence[int] = SEEDS,
     announce: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Summary], Path]:
@@ -51,11 +51,8 @@ def run_demo(
             if not run.is_finished:
                 raise KeyboardInterrupt
             runs.append(report_run(run))
-    summaries = summarise_runs(runs)
-    write_csv(output / "table.csv", summaries)
-    report = output / "report.html"
-    write_report(report, runs, title="Handwritten digits, imbalance ratio 50")
-    return summaries, report
+    page = report(runs, output, title="Handwritten digits, imbalance ratio 50")
+    return summarise_runs(runs), page
 
 
 def why_not_helped(output: Path) -> list[str]:

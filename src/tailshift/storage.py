@@ -243,3 +243,13 @@ def _as_os_error(error: SafetensorError, path: Path) -> OSError:
         return OSError(f"{path} cannot be written ({error}).")
     code = int(number[1])
     return OSError(code, os.strerror(code), str(path))
+
+
+def check_new(path: Path, force: bool) -> None:
+    """Refuse a file that exists, unless it is to be replaced, and what is no file."""
+    if path.parent.exists() and not path.parent.is_dir():
+        raise NotADirectoryError(f"{path.parent} is a file, but must be a folder.")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder, but must be a file.")
+    if path.exists() and not force:
+        raise FileExistsError(f"{path} exists. Replace it (--force) or name another.")

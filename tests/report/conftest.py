@@ -50,7 +50,13 @@ def make_runs() -> MakeRuns:
         class_names: tuple[str, ...] = (),
     ) -> list[ReportRun]:
         return [
-            ReportRun(method, seed, _predictions(method, seed, class_names))
+            ReportRun(
+                method,
+                seed,
+                _predictions(method, seed, class_names),
+                key=method.lower().replace(" ", "_"),
+                compensates=method == "LADE",
+            )
             for method in methods
             for seed in range(num_seeds)
         ]

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from tailshift.evaluation.records import evaluate
-from tailshift.evaluation.summary import Summary, summarise
+from tailshift.evaluation.summary import Summary
 from tailshift.predictions import Predictions
 from tailshift.report.page.figures import (
     average_probability,
@@ -14,7 +13,7 @@ from tailshift.report.page.figures import (
     class_counts_figure,
     target_shift_figure,
 )
-from tailshift.report.runs import ReportRun
+from tailshift.report.runs import ReportRun, summarise_runs
 from tailshift.targets import PAPER_TARGETS
 
 
@@ -151,10 +150,7 @@ def test_class_counts_figure__unknown_counts() -> None:
 
 def test_target_shift_figure__one_line_for_each_row(make_runs) -> None:
     runs = make_runs()
-    records = {}
-    for run in runs:
-        records.setdefault(run.method, []).append(evaluate(run.predictions))
-    summaries = summarise(records)
+    summaries = summarise_runs(runs)
     figure = target_shift_figure(summaries)
     assert len(figure.data) == 5
     softmax, pc_softmax = figure.data[:2]
@@ -172,7 +168,10 @@ def test_target_shift_figure__one_line_for_each_row(make_runs) -> None:
 
 
 def test_target_shift_figure__single_run_has_no_bars() -> None:
-    summaries = [Summary("LADE", t, 0.5, 0.0, 0.6, 0.0, 1) for t in PAPER_TARGETS]
+    summaries = [
+        Summary("LADE", t, 0.5, 0.0, 0.6, 0.0, 1, compensates=True)
+        for t in PAPER_TARGETS
+    ]
     [line] = target_shift_figure(summaries).data
     assert line.error_y.visible is False
     assert line.customdata[0] == "forward 50: 60.0"

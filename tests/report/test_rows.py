@@ -1,11 +1,13 @@
 """A method's results become one row, or two: raw, and compensated as "PC"."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from tailshift.evaluation.records import Record
-from tailshift.evaluation.summary import Summary
+from tailshift.evaluation.summary import Summary, summarise
+from tailshift.metrics import METRICS
 from tailshift.report.tables import (
     Cell,
     best_in,
@@ -18,7 +20,8 @@ NAN = math.nan
 
 
 def _summary(method: str, target: str, raw: float, compensated: float) -> Summary:
-    return Summary(method, target, raw, 0.01, compensated, 0.02, 3)
+    summary = Summary(method, target, raw, 0.01, compensated, 0.02, 3)
+    return replace(summary, compensates=method == "LADE")
 
 
 def test_rows_by_method__names_and_order_of_the_demo() -> None:
@@ -51,7 +54,7 @@ def test_rows_by_method__lade_is_its_compensated_result() -> None:
 
 @pytest.mark.parametrize("method", ["Softmax", "LADE"])
 def test_rows_by_method__unknown_prior_leaves_the_raw_row(method: str) -> None:
-    [row] = rows_by_method([Summary(method, "uniform", 0.7, 0.01, NAN, NAN, 3)])
+    [row] = rows_by_method([_summary(method, "uniform", 0.7, NAN)])
     assert (row.name, row.is_compensated) == (method, False)
     assert row.cells == {"uniform": Cell(0.7, 0.01, 3)}
 
@@ -66,7 +69,13 @@ def test_rows_by_metric__mean_and_deviation_over_runs() -> None:
         ]
         for accuracy in (0.5, 0.7)
     ]
-    raw, compensated = rows_by_metric({"Softmax": runs}, "uniform")
+    summaries = [
+        summary
+        for name, metric in METRICS.items()
+        if metric.is_percent
+        for summary in summarise({"Softmax": runs}, name)
+    ]
+    raw, compensated = rows_by_metric(summaries, "uniform")
     assert [raw.name, compensated.name] == ["Softmax", "PC Softmax"]
     assert {column: str(cell) for column, cell in raw.cells.items()} == {
         "All": "60.0 ± 14.1",

@@ -24,15 +24,17 @@ def test_plain__shows_text_as_it_is(text: str, expected: str) -> None:
 
 
 def test_method_colours__the_paper_s_methods_keep_theirs() -> None:
-    colours = method_colours(["Focal", "Softmax", "LDAM", "LADE", "Softmax"])
-    alone = method_colours(["LADE"])
+    colours = method_colours(
+        {"Focal": "focal", "Softmax": "softmax", "LDAM": "ldam", "LADE": "lade"}
+    )
+    alone = method_colours({"LADE": "lade"})
     assert list(colours) == ["Focal", "Softmax", "LDAM", "LADE"]
     assert len(set(colours.values())) == 4
     assert colours["LADE"] == alone["LADE"]
 
 
 def test_method_styles__neighbours_differ_in_their_marker_too() -> None:
-    styles = method_styles(f"method {i}" for i in range(20))
+    styles = method_styles({f"method {i}": "" for i in range(20)})
     symbols = [symbol for _, symbol in styles.values()]
     assert len(styles) == 20
     assert all(a != b for a, b in pairwise(symbols))

@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +23,10 @@ NAN = math.nan
 
 def _demo(methods: tuple[str, ...] = ("Softmax", "Balanced Softmax", "LADE")):
     return [
-        Summary(method, target, 0.5 + i / 100, 0.0123, 0.8 + i / 100, 0.1, 3)
+        replace(
+            Summary(method, target, 0.5 + i / 100, 0.0123, 0.8 + i / 100, 0.1, 3),
+            compensates=method == "LADE",
+        )
         for i, method in enumerate(methods)
         for target in PAPER_TARGETS
     ]
@@ -72,8 +76,8 @@ def test_to_markdown__methods_down_targets_across() -> None:
     summaries = [
         Summary("Softmax", "uniform", 0.5, 0.01, 0.6, 0.02, 3),
         Summary("Softmax", "backward:50", 0.4, 0.01, 0.8, 0.02, 3),
-        Summary("LADE", "uniform", 0.6, 0.01, 0.7, 0.02, 3),
-        Summary("LADE", "backward:50", 0.6, 0.01, 0.75, 0.02, 3),
+        Summary("LADE", "uniform", 0.6, 0.01, 0.7, 0.02, 3, compensates=True),
+        Summary("LADE", "backward:50", 0.6, 0.01, 0.75, 0.02, 3, compensates=True),
     ]
     assert to_markdown(summaries) == (
         "| Accuracy in % | uniform | backward 50 |\n"

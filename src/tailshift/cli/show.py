@@ -11,17 +11,16 @@ from tailshift.cli.app import (
     Csv,
     Force,
     Latex,
-    Logits,
+    LogitsFiles,
     Markdown,
-    Runs,
+    RunFolders,
     RunsOrLogits,
     TrainedPrior,
     announce,
     app,
     check_new,
     console,
-    load_all,
-    load_runs,
+    note,
     telling_interrupts,
     write_text,
 )
@@ -30,19 +29,19 @@ from tailshift.evaluation.results import add_results, keep_logits, result_rows
 from tailshift.metrics.table import CALIBRATION, METRICS, check_metric
 from tailshift.paper.duration import estimate_table
 from tailshift.paper.reproduce import reproduce_figure
-from tailshift.report import summary_table, write_csv, write_report
-from tailshift.report.page.page import check_runs, report_targets
-from tailshift.report.runs import summarise_runs
+from tailshift.report import report, summary_table, write_csv
+from tailshift.report.runs import check_runs, gather_runs, summarise_runs
 from tailshift.report.tables import to_latex, to_markdown
 from tailshift.runs.run import load
 from tailshift.targets import HELP, PAPER_TARGETS
 
 
 @app.command(
-    epilog="Example: tailshift evaluate runs/digits_lt/lade-seed0 --target backward:10"
+    "evaluate",
+    epilog="Example: tailshift evaluate runs/digits_lt/lade-seed0 --target backward:10",
 )
-def evaluate(
-    runs: Runs,
+def evaluate_command(
+    runs: RunFolders,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,11 +85,13 @@ def evaluate(
     for path in (csv, markdown, latex):
         if path is not None:
             check_new(path, force)
-    loaded = load_runs(runs)
-    check_runs(loaded)
+    loaded = [load(run) for run in runs]
+    found = gather_runs(loaded, announce=note)
+    check_runs(found)
+    targets = target or PAPER_TARGETS
     summaries = summarise_runs(
-        loaded,
-        target or PAPER_TARGETS,
+        found,
+        targets,
         metrics=tuple(dict.fromkeys(["accuracy", *CALIBRATION, *shown])),
         sampling=sampling,
         repeats=repeats,
@@ -105,18 +106,21 @@ def evaluate(
     if latex is not None:
         write_text(latex, "\n".join(map(to_latex, tables)))
     if results is not None:
-        for run in runs:
-            add_results(results, result_rows(load(run), target or PAPER_TARGETS))
+        for run, shown_as in zip(loaded, found, strict=True):
+            rows = result_rows(run, targets, records=shown_as.records(targets))
+            add_results(results, rows)
     if logits is not None:
-        for run in runs:
-            print(keep_logits(load(run), logits))
+        for run in loaded:
+            print(keep_logits(run, logits))
 
 
-@app.command(epilog="Example: tailshift report runs/digits_lt/lade-seed0 -o report")
-def report(
+@app.command(
+    "report", epilog="Example: tailshift report runs/digits_lt/lade-seed0 -o report"
+)
+def report_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
     runs: RunsOrLogits = None,
-    logits: Logits = None,
+    logits: LogitsFiles = None,
     trained_prior: TrainedPrior = None,
     title: Annotated[
         str, typer.Option(help="The page's heading.")
@@ -124,20 +128,29 @@ def report(
     force: Force = False,
 ) -> None:
     """Write report.html and table.csv of finished runs, or of logits, into a folder."""
-    page, table = output / "report.html", output / "table.csv"
-    for path in (page, table):
-        check_new(path, force)
-    loaded = load_all(runs, logits, trained_prior)
-    write_report(page, loaded, title=title, overwrite=force)
-    write_csv(table, summarise_runs(loaded, report_targets(loaded)))
+    _check_named(runs, logits)
+    page = report(
+        runs or (),
+        output,
+        title=title,
+        logits=logits or (),
+        trained_prior=trained_prior,
+        force=force,
+        announce=note,
+    )
     print(page)
+
+
+def _check_named(runs: list[str] | None, logits: list[str] | None) -> None:
+    if not (runs or logits):
+        raise ValueError("Name a run directory, or a file of logits with --logits.")
 
 
 @app.command(epilog="Example: tailshift figures runs/digits_lt/lade-seed0 -o figures")
 def figures(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
     runs: RunsOrLogits = None,
-    logits: Logits = None,
+    logits: LogitsFiles = None,
     trained_prior: TrainedPrior = None,
     figure: Annotated[
         list[str] | None,
@@ -162,14 +175,17 @@ def figures(
         write_figures,
     )
 
-    loaded = load_all(runs, logits, trained_prior)
+    _check_named(runs, logits)
+    found = gather_runs(
+        runs or (), logits=logits or (), trained_prior=trained_prior, announce=note
+    )
     paths = write_figures(
-        loaded,
+        found,
         output,
         figures=figure or tuple(FIGURES),
         target=target,
         overwrite=force,
-        announce=_note,
+        announce=note,
     )
     for path in paths:
         print(path)
@@ -208,7 +224,7 @@ def draw_paper_figure(
         console.print(estimate_table(plan.estimates(data_root)))
     announce(plan.title)
     for title in plan.lacking:
-        _note(f"there is no run of {title}.")
+        note(f"there is no run of {title}.")
     if plan.runs and not dry_run:
         from tailshift.report.plots import FIGURES, save_figure
 
@@ -220,7 +236,3 @@ def draw_paper_figure(
         print(f"error: {fault}", file=sys.stderr)
     if faults:
         raise SystemExit(2)
-
-
-def _note(text: str) -> None:
-    print(f"note: {text}", file=sys.stderr)

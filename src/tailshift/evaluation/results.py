@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tailshift.config import RunConfig
 from tailshift.data.own_images import OwnImages
-from tailshift.evaluation.records import evaluate
+from tailshift.evaluation.records import Record, evaluate
 from tailshift.recipes import load_recipe, parse_override, recipe_names
 from tailshift.runs.index import kept_name
 from tailshift.runs.run import Run
@@ -43,20 +43,25 @@ KEY = ("recipe", "method", "mode", "settings", "seed", "target")
 
 
 def result_rows(
-    run: Run, targets: Sequence[str] = PAPER_TARGETS
+    run: Run,
+    targets: Sequence[str] = PAPER_TARGETS,
+    *,
+    records: Sequence[Record] | None = None,
 ) -> list[dict[str, str]]:
     """Return a row for each target, accuracies in percent.
 
     Args:
         run: A finished run.
         targets: Label distributions, as `tailshift.evaluate` takes them.
+        records: What the run scores on them, if that is known already.
     """
     if not run.is_finished:
         raise ValueError(
             f"{run.directory} is not finished: only finished runs become results. "
             f"Go on with `tailshift train --resume --output {run.directory}`."
         )
-    records = evaluate(run.predictions("test"), targets)
+    if records is None:
+        records = evaluate(run.predictions("test"), targets)
     accuracy = {(r.target, r.compensated): f"{100 * r.accuracy:.2f}" for r in records}
     about = _about(run)
     return [

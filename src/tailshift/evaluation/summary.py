@@ -31,6 +31,10 @@ class Summary:
     """Number of random subsets that each run's score is a mean of."""
     metric: str = "accuracy"
     """The score: attribute of :class:`~tailshift.evaluation.records.Record`."""
+    key: str = ""
+    """The method's registered name, if it has one."""
+    compensates: bool = False
+    """Whether the method's inference is the compensation."""
 
     @property
     def num_values(self) -> int:

@@ -22,6 +22,7 @@ class LADE(Method):
     )
     citation = "hong2021"
     prior = "uniform"
+    compensates = True  # Eq. (17)
 
     alpha: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     """α, the weight of the regulariser in the loss."""

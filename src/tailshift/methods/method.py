@@ -56,6 +56,8 @@ class Method:
     """Key in ``docs/references.bib``."""
     prior: ClassVar[str]
     """The prior that its logits carry, in words."""
+    compensates: ClassVar[bool] = False
+    """Whether its inference is the compensation, so that tables show no raw row."""
     cost: ClassVar[float] = 1.0
     """Processor time of a run, as a multiple of Softmax's: `make bench` measures it."""
 

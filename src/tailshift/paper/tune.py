@@ -28,8 +28,8 @@ from tailshift.compensation import post_compensate
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData
 from tailshift.methods import LADE
+from tailshift.metrics.table import NOTHING
 from tailshift.predictions import Predictions
-from tailshift.report.tables import NOTHING
 from tailshift.runs.directory import check_same_config
 from tailshift.runs.run import FACTS, Run, load
 from tailshift.storage import atomic_write

@@ -1,11 +1,14 @@
 """Reports from saved predictions: tables, figures and a self-contained page."""
 
+import sys
+from types import ModuleType
+
 from tailshift.report.page.figures import (
     average_probability_figure,
     class_counts_figure,
     target_shift_figure,
 )
-from tailshift.report.page.page import write_report
+from tailshift.report.page.page import report, write_report
 from tailshift.report.runs import ReportRun
 from tailshift.report.tables import (
     rows_by_method,
@@ -18,6 +21,7 @@ __all__ = [
     "ReportRun",
     "average_probability_figure",
     "class_counts_figure",
+    "report",
     "rows_by_method",
     "summary_table",
     "target_shift_figure",
@@ -25,3 +29,12 @@ __all__ = [
     "write_csv",
     "write_report",
 ]
+
+
+class _CallableModule(ModuleType):
+    """This package, which `ts.report(runs, folder)` calls: one name for both."""
+
+    __call__ = staticmethod(report)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,16 +1,18 @@
-"""What a report is made of: the predictions of a classifier, its title, its origin."""
+"""What a report is made of: runs, what they are called, and what they score."""
 
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tailshift.evaluation import Record, Sampling, Summary, evaluate, summarise
-from tailshift.methods import Method
+from tailshift.methods import METHODS, Method
 from tailshift.predictions import Predictions
 from tailshift.priors import from_counts, uniform
-from tailshift.runs.run import Run
+from tailshift.runs.run import Run, load
 from tailshift.targets import PAPER_TARGETS
 
 
@@ -19,16 +21,62 @@ class ReportRun:
     """One run: a method, its seed and what it predicted for the test set."""
 
     method: str
-    """Display name, as the tables show it: ``"LADE"``."""
+    """Title, as tables show it: ``"LADE (α = 0.1)"``."""
     seed: int
     """Runs of a method that differ in the seed are averaged."""
     predictions: Predictions
     """Logits and labels of the test set, with the priors they go by."""
     name: str = ""
     """Where the predictions came from, e.g. the run directory; shown as it is."""
+    key: str = ""
+    """Registered name of the method, whatever its settings; empty if it has none."""
+    compensates: bool = False
+    """Whether the method's inference is the compensation, as LADE's is."""
+    _records: dict[tuple[object, ...], list[Record]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def records(
+        self,
+        targets: Sequence[str] = PAPER_TARGETS,
+        *,
+        sampling: Sampling = "first",
+        repeats: int = 10,
+    ) -> list[Record]:
+        """Return what the run scores, as `tailshift.evaluate` does, but only once."""
+        key = (*targets, sampling, repeats)
+        if key not in self._records:
+            self._records[key] = evaluate(
+                self.predictions, targets, sampling=sampling, repeats=repeats
+            )
+        return self._records[key]
 
 
-SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "lam": "λ", "tau": "τ"}
+def row_names(
+    method: str, *, compensates: bool, has_compensated: bool = True
+) -> dict[bool, str]:
+    """Return what a method's rows are called: the raw one at False, then the other.
+
+    The compensated results of a method X are "PC X". If X's inference is the
+    compensation, it has that row only, and the row is called X.
+
+    Args:
+        method: Title of the method.
+        compensates: Whether its inference is the compensation.
+        has_compensated: Whether there are compensated results.
+
+    Example:
+        >>> row_names("Softmax", compensates=False)
+        {False: 'Softmax', True: 'PC Softmax'}
+        >>> row_names("LADE (α = 0.1)", compensates=True)
+        {True: 'LADE (α = 0.1)'}
+    """
+    if not has_compensated:
+        return {False: method}
+    return {True: method} if compensates else {False: method, True: f"PC {method}"}
+
+
+_SYMBOLS = {"alpha": "α", "beta": "β", "gamma": "γ", "lam": "λ", "tau": "τ"}
 
 
 def distinct_titles(methods: Sequence[Method]) -> list[str]:
@@ -45,7 +93,7 @@ def distinct_titles(methods: Sequence[Method]) -> list[str]:
     for method in methods:
         namesakes = [asdict(m) for m in methods if m.title == method.title]
         differing = [
-            f"{SYMBOLS.get(key, key)} = {_text(value)}"
+            f"{_SYMBOLS.get(key, key)} = {_text(value)}"
             for key, value in asdict(method).items()
             if any(other.get(key) != value for other in namesakes)
         ]
@@ -60,6 +108,79 @@ def _text(value: Any) -> str:
 
 CarriedPrior: TypeAlias = Literal["source", "uniform"]
 """What a file may leave unsaid: the prior of the training set, or the uniform one."""
+NamedRun: TypeAlias = Run | ReportRun | str | os.PathLike[str]
+"""A run, its directory, or a file of logits as for :func:`run_from_logits`."""
+
+
+def gather_runs(
+    runs: NamedRun | Iterable[NamedRun],
+    *,
+    logits: Iterable[str | Path] = (),
+    trained_prior: CarriedPrior | None = None,
+    announce: Callable[[str], None] = warnings.warn,
+) -> list[ReportRun]:
+    """Return what was named: runs first, then files of logits.
+
+    Args:
+        runs: Runs, run directories or files of logits; a single one needs no list.
+        logits: Further files of logits.
+        trained_prior: Prior that logits carry, for files that do not say.
+        announce: Told of runs that are not finished, and of logits whose prior is not
+            known.
+    """
+    if isinstance(runs, Run | ReportRun | str | os.PathLike):
+        runs = [runs]
+    ready, trained, files = [], [], [str(file) for file in logits]
+    for run in runs:
+        if isinstance(run, ReportRun):
+            ready.append(run)
+        elif isinstance(run, Run):
+            trained.append(run)
+        elif is_logits_file(str(run)):
+            files.append(str(run))
+        else:
+            trained.append(load(Path(run)))
+    for run in trained:
+        if not run.is_finished:
+            announce(
+                f"{run.directory} is not finished; {run.facts['epochs_done']} of "
+                f"{run.config.own_epochs} epochs are done."
+            )
+    others = [run_from_logits(file, trained_prior=trained_prior) for file in files]
+    for other in others:
+        if other.predictions.trained_prior is None:
+            announce(
+                f"{other.name} does not say which prior its logits carry, so only raw "
+                "results are shown. Name it with --trained-prior."
+            )
+    return [*ready, *report_runs(trained), *others]
+
+
+def report_runs(runs: Sequence[Run]) -> list[ReportRun]:
+    """Return runs as reports take them; settings in which they differ are named."""
+    titles = distinct_titles([run.config.method for run in runs])
+    return [
+        report_run(run, title=title) for run, title in zip(runs, titles, strict=True)
+    ]
+
+
+def report_run(run: Run, split: str = "test", *, title: str = "") -> ReportRun:
+    """Return a finished run as reports and tables take it.
+
+    Args:
+        run: A run with predictions.
+        split: Which predictions.
+        title: Title of its method; by default the method's own.
+    """
+    method = run.config.method
+    return ReportRun(
+        method=title or method.title,
+        seed=run.config.seed,
+        predictions=run.predictions(split),
+        name=str(run.directory),
+        key=run.config.method_name,
+        compensates=method.compensates,
+    )
 
 
 def run_from_logits(
@@ -69,8 +190,9 @@ def run_from_logits(
 
     Args:
         file: A path for :meth:`Predictions.load`, or ``"NAME=PATH"``. Without a name
-            the file's own is shown; one that ends in ``-seed1`` gives the seed.
-        trained_prior: The prior that the logits carry, where the file does not say.
+            the file's own is shown; one that ends in ``-seed1`` gives the seed. A name
+            that is the title of a method, such as ``LADE``, stands for that method.
+        trained_prior: Prior that the logits carry, if the file does not say.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -86,7 +208,11 @@ def run_from_logits(
     if trained_prior is not None and predictions.trained_prior is None:
         predictions = _with_prior(predictions, trained_prior, path)
     stem, seed = _seed(path.stem)
-    return ReportRun(name or stem, seed, predictions, name=str(path))
+    run = ReportRun(name or stem, seed, predictions, name=str(path))
+    for key in METHODS:
+        if METHODS.get(key).title == run.method:
+            return replace(run, key=key, compensates=METHODS.get(key).compensates)
+    return run
 
 
 def is_logits_file(file: str) -> bool:
@@ -119,14 +245,17 @@ def _with_prior(
     return replace(predictions, trained_prior=from_counts(predictions.source_counts))
 
 
-def report_run(run: Run, split: str = "test") -> ReportRun:
-    """Return a finished run as reports and tables take it."""
-    return ReportRun(
-        method=run.config.method.title,
-        seed=run.config.seed,
-        predictions=run.predictions(split),
-        name=str(run.directory),
-    )
+def by_method(runs: Iterable[ReportRun]) -> dict[str, list[ReportRun]]:
+    """Return the runs of each method, in the order they come in."""
+    grouped: dict[str, list[ReportRun]] = {}
+    for run in runs:
+        grouped.setdefault(run.method, []).append(run)
+    return grouped
+
+
+def method_keys(runs: Iterable[ReportRun]) -> dict[str, str]:
+    """Return the key of each method, which its colour goes by."""
+    return {method: of_method[0].key for method, of_method in by_method(runs).items()}
 
 
 def summarise_runs(
@@ -140,15 +269,77 @@ def summarise_runs(
     """Return mean and spread over the seeds of each method, target by target.
 
     Args:
-        runs: Of any methods and seeds.
+        runs: Runs of any methods and seeds.
         targets: This and those below are as :func:`~tailshift.evaluation.evaluate` has
             them.
         metrics: Scores of the records, one list of summaries after the other.
         sampling: How test sets are drawn.
         repeats: How many random ones.
     """
-    records: dict[str, list[list[Record]]] = {}
+    grouped = by_method(runs)
+    records = {
+        method: [
+            run.records(targets, sampling=sampling, repeats=repeats)
+            for run in of_method
+        ]
+        for method, of_method in grouped.items()
+    }
+    return [
+        replace(summary, key=first.key, compensates=first.compensates)
+        for metric in metrics
+        for summary in summarise(records, metric)
+        for first in grouped[summary.method][:1]
+    ]
+
+
+def report_targets(runs: Sequence[ReportRun]) -> Sequence[str]:
+    """Return the targets that runs can be tried on: forward and backward need counts.
+
+    Args:
+        runs: Runs on the same classes.
+    """
+    ordered = runs[0].predictions.source_counts is not None
+    return PAPER_TARGETS if ordered else ("uniform",)
+
+
+def check_runs(runs: Sequence[ReportRun]) -> None:
+    """Refuse runs that cannot stand in one table: other classes, or one twice."""
+    if not runs:
+        raise ValueError("`runs` must hold at least one run, but is empty.")
+    seen: set[tuple[str, int]] = set()
     for run in runs:
-        found = evaluate(run.predictions, targets, sampling=sampling, repeats=repeats)
-        records.setdefault(run.method, []).append(found)
-    return [summary for metric in metrics for summary in summarise(records, metric)]
+        if (run.method, run.seed) in seen:
+            raise ValueError(
+                f"`runs` must differ in method or seed, but {_called(run)} is there "
+                "twice. Give one of them another method name."
+            )
+        seen.add((run.method, run.seed))
+        _check_comparable(runs[0], run)
+
+
+def _check_comparable(first: ReportRun, run: ReportRun) -> None:
+    a, b = first.predictions, run.predictions
+    if a.num_classes != b.num_classes:
+        raise ValueError(
+            f"`runs` must share their classes, but {_called(first)} has "
+            f"{a.num_classes} and {_called(run)} has {b.num_classes}."
+        )
+    if a.class_names != b.class_names:
+        raise ValueError(
+            f"`runs` must share their class names, but those of {_called(first)} and "
+            f"{_called(run)} differ."
+        )
+    if _counts(a) != _counts(b):
+        raise ValueError(
+            f"`runs` must share their training counts, but those of {_called(first)} "
+            f"and {_called(run)} differ. Write a report for each data set."
+        )
+
+
+def _called(run: ReportRun) -> str:
+    return f"{run.method} seed {run.seed}"
+
+
+def _counts(predictions: Predictions) -> list[int] | None:
+    counts = predictions.source_counts
+    return None if counts is None else counts.tolist()

@@ -1,16 +1,16 @@
 """How the report's figures look: colours, lines, axes, and names as plain text."""
 
 import html
-from collections.abc import Iterable
+from collections.abc import Mapping
 from itertools import cycle
 
 import plotly.graph_objects as go
 
 # Okabe and Ito's colours, told apart with any colour vision; black and yellow are left
 # out because each of them vanishes on one of a page's two backgrounds.
-COLOURS = {"Softmax": "#D55E00", "Balanced Softmax": "#0072B2", "LADE": "#009E73"}
+COLOURS = {"softmax": "#D55E00", "balanced_softmax": "#0072B2", "lade": "#009E73"}
 OTHER_COLOURS = ("#CC79A7", "#E69F00", "#56B4E9", "#8C7AE6", "#7F8C8D")
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon")
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon")
 NEUTRAL = "#728197"
 JOINERS = "\u200c\u200d"  # invisible, but Persian and emoji are spelt with them
 
@@ -47,24 +47,29 @@ def escape_json(text: str) -> str:
     return text
 
 
-def method_colours(methods: Iterable[str]) -> dict[str, str]:
+def method_colours(keys: Mapping[str, str]) -> dict[str, str]:
     """Return a colour for each method, the same in all figures.
 
+    A registered method of the paper has its own. If several variants of it are shown,
+    the first one has it.
+
+    Args:
+        keys: Registered name of each method, by its title.
+
     Example:
-        >>> method_colours(["Focal", "LADE"])
-        {'Focal': '#CC79A7', 'LADE': '#009E73'}
+        >>> method_colours({"Focal": "focal", "LADE (α = 0.1)": "lade"})
+        {'Focal': '#CC79A7', 'LADE (α = 0.1)': '#009E73'}
     """
-    others = cycle(OTHER_COLOURS)
-    names = dict.fromkeys(methods)
-    return {name: COLOURS.get(name) or next(others) for name in names}
+    others, own = cycle(OTHER_COLOURS), dict(COLOURS)
+    return {title: own.pop(key, "") or next(others) for title, key in keys.items()}
 
 
-def method_styles(methods: Iterable[str]) -> dict[str, tuple[str, str]]:
+def method_styles(keys: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return a colour and a marker for each method."""
-    colours = method_colours(methods)
+    colours = method_colours(keys)
     return {
         method: (colour, symbol)
-        for (method, colour), symbol in zip(colours.items(), cycle(SYMBOLS))
+        for (method, colour), symbol in zip(colours.items(), cycle(_SYMBOLS))
     }
 
 

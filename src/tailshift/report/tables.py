@@ -1,37 +1,26 @@
-"""Tables of a score by target: for the terminal, Markdown, LaTeX and as CSV."""
+"""Tables of scores: their rows, then for the terminal, Markdown, LaTeX and as CSV."""
 
 import csv
 import html
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tailshift.evaluation.records import AS_IS, Record
+from tailshift.evaluation.records import AS_IS
 from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.report.latex import bold, latex_table, latex_text
+from tailshift.report.runs import row_names
 from tailshift.storage import atomic_write
 from tailshift.targets import is_shift
 
-__all__ = [
-    "METRICS",
-    "NOTHING",
-    "Cell",
-    "Row",
-    "best_in",
-    "columns_of",
-    "inferences",
-    "row_name",
-    "rows_by_method",
-    "rows_by_metric",
-]
+MAX_TERMINAL_COLUMNS = 5  # so many methods side by side fit into 80 characters
 
 
 @dataclass(frozen=True)
@@ -61,85 +50,58 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One method, raw or compensated: its cell for each column of a table."""
 
     name: str
     method: str
     is_compensated: bool
     cells: Mapping[str, Cell]
+    key: str = ""
+    """The method's registered name, which its colour goes by."""
 
 
-def rows_by_method(summaries: Iterable[Summary]) -> list[Row]:
+def rows_by_method(summaries: Iterable[Summary]) -> list[TableRow]:
     """Return one row for each method and way of inference, a cell for each target.
 
-    The compensated results of a method X are called "PC X". LADE's inference is the
-    compensation (Eq. 17), so LADE has that row only.
+    What the rows are called is up to :func:`~tailshift.report.runs.row_names`.
 
     Example:
         >>> softmax = Summary("Softmax", "uniform", 0.71, 0.01, 0.80, 0.02, 3)
-        >>> lade = Summary("LADE", "uniform", 0.81, 0.01, 0.82, 0.02, 3)
-        >>> for row in rows_by_method([softmax, lade]):
+        >>> for row in rows_by_method([softmax]):
         ...     print(f"{row.name}: {row.cells['uniform']}")
         Softmax: 71.0 ± 1.0
         PC Softmax: 80.0 ± 2.0
-        LADE: 82.0 ± 2.0
     """
-    by_method: dict[str, dict[str, Summary]] = {}
-    for summary in summaries:
-        by_method.setdefault(summary.method, {})[summary.target] = summary
-    rows = []
-    for method, of_target in by_method.items():
-        known = any(not math.isnan(s.compensated_mean) for s in of_target.values())
-        for is_compensated in inferences(method, known):
-            cells = {t: _cell(s, is_compensated) for t, s in of_target.items()}
-            rows.append(_row(method, is_compensated, cells))
-    return rows
+    return _rows(summaries, lambda summary: summary.target)
 
 
-def rows_by_metric(
-    records: Mapping[str, Sequence[Sequence[Record]]], target: str
-) -> list[Row]:
-    """Return the rows of :func:`rows_by_method` with a cell for each metric.
+def rows_by_metric(summaries: Iterable[Summary], target: str) -> list[TableRow]:
+    """Return the same rows with a cell for each metric that the summaries are of.
 
     Args:
-        records: Display name of the method to one list of records for each run.
+        summaries: Scores of several metrics.
         target: The target that the metrics belong to.
     """
+    chosen = [summary for summary in summaries if summary.target == target]
+    return _rows(chosen, lambda summary: METRICS[summary.metric].column)
+
+
+def _rows(
+    summaries: Iterable[Summary], column: Callable[[Summary], str]
+) -> list[TableRow]:
+    by_method: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        by_method.setdefault(summary.method, []).append(summary)
     rows = []
-    for method, runs in records.items():
-        chosen = [record for run in runs for record in run if record.target == target]
-        known = any(record.compensated for record in chosen)
-        for is_compensated in inferences(method, known):
-            same = [r for r in chosen if r.compensated == is_compensated]
-            cells = {
-                metric.column: _mean_and_sd([getattr(record, name) for record in same])
-                for name, metric in METRICS.items()
-                if metric.is_percent
-            }
-            rows.append(_row(method, is_compensated, cells))
+    for method, of_method in by_method.items():
+        known = any(not math.isnan(s.compensated_mean) for s in of_method)
+        compensates, key = of_method[0].compensates, of_method[0].key
+        names = row_names(method, compensates=compensates, has_compensated=known)
+        for is_compensated, name in names.items():
+            cells = {column(s): _cell(s, is_compensated) for s in of_method}
+            rows.append(TableRow(name, method, is_compensated, cells, key))
     return rows
-
-
-def inferences(method: str, has_compensated: bool) -> tuple[bool, ...]:
-    """Return which of raw (False) and compensated (True) get a row of their own."""
-    if not has_compensated:
-        return (False,)
-    return (True,) if method == "LADE" else (False, True)
-
-
-def row_name(method: str, is_compensated: bool) -> str:
-    """Return "PC X" for the compensated results of X; LADE keeps its name.
-
-    Example:
-        >>> row_name("Softmax", True), row_name("LADE", True)
-        ('PC Softmax', 'LADE')
-    """
-    return f"PC {method}" if is_compensated and method != "LADE" else method
-
-
-def _row(method: str, is_compensated: bool, cells: Mapping[str, Cell]) -> Row:
-    return Row(row_name(method, is_compensated), method, is_compensated, cells)
 
 
 def _cell(summary: Summary, is_compensated: bool) -> Cell:
@@ -150,19 +112,17 @@ def _cell(summary: Summary, is_compensated: bool) -> Cell:
     return Cell(mean, sd, summary.num_values, summary.metric)
 
 
-def _mean_and_sd(values: Sequence[float]) -> Cell:
-    if not values:
-        return Cell(math.nan, math.nan, 0)
-    sd = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return Cell(float(np.mean(values)), sd, len(values))
+def row_keys(rows: Iterable[TableRow]) -> dict[str, str]:
+    """Return the key of each method, which its colour goes by."""
+    return {row.method: row.key for row in rows}
 
 
-def columns_of(rows: Iterable[Row]) -> list[str]:
+def columns_of(rows: Iterable[TableRow]) -> list[str]:
     """Return the rows' columns in the order of their first appearance."""
     return list(dict.fromkeys(column for row in rows for column in row.cells))
 
 
-def best_in(rows: Sequence[Row], column: str) -> set[str]:
+def best_in(rows: Sequence[TableRow], column: str) -> set[str]:
     """Return the names of the rows with the best mean as printed, ties included.
 
     The best is the lowest for calibration errors, the highest for everything else. A
@@ -172,30 +132,10 @@ def best_in(rows: Sequence[Row], column: str) -> set[str]:
     cells = {name: cell for name, cell in cells.items() if not math.isnan(cell.mean)}
     if len(rows) < 2 or not cells:
         return set()
-    measure = METRICS[next(iter(cells.values())).metric]
-    choose = max if measure.is_high_better else min
+    metric = METRICS[next(iter(cells.values())).metric]
+    choose = max if metric.is_high_better else min
     best = choose(cells.values(), key=lambda cell: cell.mean).mean_text
     return {name for name, cell in cells.items() if cell.mean_text == best}
-
-
-__all__ = [
-    "rows_by_method",
-    "summary_table",
-    "target_label",
-    "to_latex",
-    "to_markdown",
-    "write_csv",
-]
-
-CSV_COLUMNS = (
-    "method",
-    "target",
-    "raw_mean",
-    "raw_sd",
-    "compensated_mean",
-    "compensated_sd",
-)
-MAX_TERMINAL_COLUMNS = 5  # so many methods side by side fit into 80 characters
 
 
 def target_label(target: str) -> str:
@@ -229,16 +169,14 @@ def summary_table(summaries: Iterable[Summary]) -> Table:
     more of them stand below each other, a target a column.
     """
     summaries = list(summaries)
-    rows, title = (
-        rows_by_method(summaries),
-        f"{_heading(summaries)} by target distribution",
-    )
+    rows = rows_by_method(summaries)
+    title = f"{_heading(summaries)} by target distribution"
     if len(rows) <= MAX_TERMINAL_COLUMNS:
         return _targets_down(rows, title)
     return _targets_across(rows, title)
 
 
-def _targets_down(rows: Sequence[Row], title: str) -> Table:
+def _targets_down(rows: Sequence[TableRow], title: str) -> Table:
     table = _empty_table("Target", title)
     for row in rows:
         name, _, last = row.name.rpartition(" ")
@@ -250,7 +188,7 @@ def _targets_down(rows: Sequence[Row], title: str) -> Table:
     return table
 
 
-def _targets_across(rows: Sequence[Row], title: str) -> Table:
+def _targets_across(rows: Sequence[TableRow], title: str) -> Table:
     targets = columns_of(rows)
     best = {target: best_in(rows, target) for target in targets}
     table = _empty_table("Method", title)
@@ -279,7 +217,7 @@ def short_target(target: str) -> str:
     return f"{kind[:4]}\n{ratio}".rstrip()
 
 
-def _terminal_cell(row: Row, column: str, best: set[str], gap: str = " ") -> Text:
+def _terminal_cell(row: TableRow, column: str, best: set[str], gap: str = " ") -> Text:
     cell = row.cells.get(column, Cell(math.nan, math.nan, 0))
     style = "bold" if row.name in best else ""
     sd_text = cell.sd_text if gap == " " else cell.sd_text.replace(" ", "")
@@ -295,23 +233,30 @@ def to_markdown(summaries: Iterable[Summary]) -> str:
     """Return a score by target as a Markdown table, a method a line, best in bold."""
     summaries = list(summaries)
     rows = rows_by_method(summaries)
-    targets = columns_of(rows)
-    best = {target: best_in(rows, target) for target in targets}
+    targets = [markdown_text(target_label(target)) for target in columns_of(rows)]
     lines = [
-        [
-            _heading(summaries),
-            *(markdown_text(target_label(target)) for target in targets),
-        ],
+        [_heading(summaries), *targets],
         ["---", *("---:" for _ in targets)],
+        *_lines(rows, markdown_text, lambda cell: f"**{cell}**"),
     ]
-    for row in rows:
-        cells = [str(row.cells[t]) if t in row.cells else NOTHING for t in targets]
-        marked = [
-            f"**{cell}**" if row.name in best[target] else cell
-            for target, cell in zip(targets, cells, strict=True)
-        ]
-        lines.append([markdown_text(row.name), *marked])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _lines(
+    rows: Sequence[TableRow], text: Callable[[str], str], bold: Callable[[str], str]
+) -> list[list[str]]:
+    """Return each row's name and cells, escaped by ``text``, the best in bold."""
+    columns = columns_of(rows)
+    best = {column: best_in(rows, column) for column in columns}
+    lines = []
+    for row in rows:
+        cells = [text(str(row.cells.get(column, NOTHING))) for column in columns]
+        marked = [
+            bold(cell) if row.name in best[column] else cell
+            for column, cell in zip(columns, cells, strict=True)
+        ]
+        lines.append([text(row.name), *marked])
+    return lines
 
 
 def markdown_text(text: str) -> str:
@@ -324,43 +269,38 @@ def to_latex(summaries: Iterable[Summary], *, caption: str = "") -> str:
     """Return the same as a LaTeX table with booktabs rules."""
     summaries = list(summaries)
     rows = rows_by_method(summaries)
-    targets = columns_of(rows)
-    best = {target: best_in(rows, target) for target in targets}
-    lines = []
-    for row in rows:
-        cells = [
-            latex_text(str(row.cells[t]) if t in row.cells else NOTHING)
-            for t in targets
-        ]
-        marked = [
-            bold(cell) if row.name in best[target] else cell
-            for target, cell in zip(targets, cells, strict=True)
-        ]
-        lines.append([latex_text(row.name), *marked])
-    head = [_heading(summaries), *map(target_label, targets)]
-    return latex_table([*map(latex_text, head)], lines, caption=latex_text(caption))
+    head = [_heading(summaries), *map(target_label, columns_of(rows))]
+    return latex_table(
+        [*map(latex_text, head)],
+        _lines(rows, latex_text, bold),
+        caption=latex_text(caption),
+    )
+
+
+_CSV_STATISTICS = ("raw_mean", "raw_sd", "compensated_mean", "compensated_sd")
 
 
 def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
-    """Write one line for each method and target.
+    """Write one line for each method and target, raw and compensated side by side.
 
-    The first columns are accuracy, in percent with two decimals. Summaries of other
-    scores add four columns each, like ``raw_ece_mean``. A value that is not known (no
-    compensated result) is left empty.
+    A method is called as its row X is in the other tables; the row "PC X" is the
+    compensated columns of X. The first columns are accuracy, in percent with two
+    decimals. Summaries of other scores add four columns each, like ``raw_ece_mean``. A
+    value that is not known (no compensated result) is left empty.
     """
     table: dict[tuple[str, str], dict[str, Summary]] = {}
     for summary in summaries:
         found = table.setdefault((summary.method, summary.target), {})
         found[summary.metric] = summary
     metrics = dict.fromkeys(metric for row in table.values() for metric in row)
-    columns = [(metric, name) for metric in metrics for name in CSV_COLUMNS[2:]]
+    columns = [(metric, name) for metric in metrics for name in _CSV_STATISTICS]
     with (
         atomic_write(Path(path)) as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
         names = [_csv_column(metric, name) for metric, name in columns]
-        writer.writerow([*CSV_COLUMNS[:2], *names])
+        writer.writerow(["method", "target", *names])
         for key, row in table.items():
             writer.writerow(
                 [*key, *(_csv_value(row[metric], name) for metric, name in columns)]
@@ -376,7 +316,7 @@ def _csv_column(metric: str, name: str) -> str:
 
 
 def _csv_value(summary: Summary, name: str) -> str:
-    value, measure = getattr(summary, name), METRICS[summary.metric]
+    value, metric = getattr(summary, name), METRICS[summary.metric]
     if math.isnan(value):
         return ""
-    return f"{measure.scaled(value):.{2 if measure.is_percent else 6}f}"
+    return f"{metric.scaled(value):.{2 if metric.is_percent else 6}f}"

@@ -74,7 +74,7 @@ def test_label_classes__names_or_ranks() -> None:
 
 
 def test_method_looks__as_on_the_page() -> None:
-    looks = method_looks(["Softmax", "Mine"])
+    looks = method_looks({"Softmax": "softmax", "Mine": ""})
     assert looks["Softmax"] == {"color": "#D55E00", "marker": "o"}
     assert looks["Mine"] == {"color": "#CC79A7", "marker": "s"}
     assert line_look(True) == {"linestyle": "-"}

@@ -8,9 +8,7 @@ from tailshift.predictions import Predictions
 from tailshift.report import ReportRun
 from tailshift.report.plots.series import (
     answers,
-    series_name,
     series_of,
-    shown_ways,
     weigh_samples,
 )
 
@@ -41,13 +39,6 @@ def test_series_of__only_raw_without_a_prior() -> None:
     predictions = Predictions(torch.eye(3), torch.arange(3))
     [series] = series_of([ReportRun("LADE", 0, predictions)])
     assert (series.name, series.is_compensated) == ("LADE", False)
-
-
-@pytest.mark.parametrize("method", ["LADE", "LADE (official)", "LADE, α = 1"])
-def test_series_name__every_lade_is_compensated(method: str) -> None:
-    assert shown_ways(method, True) == (True,)
-    assert series_name(method, True) == method
-    assert series_name("LADEX", True) == "PC LADEX"
 
 
 def test_weigh_samples__uniform_weighs_classes_alike() -> None:

@@ -12,7 +12,7 @@ from tailshift import priors
 from tailshift.compensation import post_compensate
 from tailshift.evaluation.summary import Summary
 from tailshift.predictions import Predictions
-from tailshift.report.runs import ReportRun
+from tailshift.report.runs import ReportRun, by_method, method_keys, row_names
 from tailshift.report.style import (
     NEUTRAL,
     empty_figure,
@@ -21,10 +21,9 @@ from tailshift.report.style import (
     plain,
 )
 from tailshift.report.tables import (
-    Row,
+    TableRow,
     columns_of,
-    inferences,
-    row_name,
+    row_keys,
     rows_by_method,
     split_target,
     target_label,
@@ -71,7 +70,9 @@ def average_probability(predictions: Predictions, *, compensated: bool) -> Tenso
     weights = 1 / (n[y] * (n > 0).sum()).double()  # (N,)
     mean = torch.zeros(num_classes, dtype=torch.float64)
     chunks = zip(
-        torch.split(predictions.logits, _CHUNK), torch.split(weights, _CHUNK), strict=True
+        torch.split(predictions.logits, _CHUNK),
+        torch.split(weights, _CHUNK),
+        strict=True,
     )
     for f, w in chunks:
         f = f.double()  # (_CHUNK, C)
@@ -86,19 +87,22 @@ def average_probability(predictions: Predictions, *, compensated: bool) -> Tenso
     return mean
 
 
-def average_probabilities(runs: Sequence[ReportRun]) -> list[tuple[str, bool, Tensor]]:
-    """Return (method, is compensated, mean over its runs), in the tables' order."""
-    by_method: dict[str, list[Predictions]] = {}
-    for run in runs:
-        by_method.setdefault(run.method, []).append(run.predictions)
-    curves = []
-    for method, of_seed in by_method.items():
+def average_probabilities(
+    runs: Sequence[ReportRun],
+) -> dict[str, tuple[str, bool, Tensor]]:
+    """Return (method, is compensated, mean over its runs), by the rows' names."""
+    curves = {}
+    for method, of_method in by_method(runs).items():
+        of_seed = [run.predictions for run in of_method]
         known = all(p.trained_prior is not None for p in of_seed)
-        for is_compensated in inferences(method, known):
+        names = row_names(
+            method, compensates=of_method[0].compensates, has_compensated=known
+        )
+        for is_compensated, name in names.items():
             means = [
                 average_probability(p, compensated=is_compensated) for p in of_seed
             ]
-            curves.append((method, is_compensated, torch.stack(means).mean(0)))
+            curves[name] = (method, is_compensated, torch.stack(means).mean(0))
     return curves
 
 
@@ -170,14 +174,13 @@ def average_probability_figure(runs: Sequence[ReportRun]) -> go.Figure:
         line={"color": NEUTRAL, "dash": "dot", "width": 2},
         hoverinfo="skip",
     )
-    curves = average_probabilities(runs)
-    styles = method_styles(method for method, _, _ in curves)
-    for method, is_compensated, mean in curves:
+    styles = method_styles(method_keys(runs))
+    for name, (method, is_compensated, mean) in average_probabilities(runs).items():
         figure.add_scatter(
             x=x,
             y=mean[order].tolist(),
             customdata=names,
-            name=plain(row_name(method, is_compensated)),
+            name=plain(name),
             hovertemplate="%{fullData.name}<br>%{customdata}: %{y:.2%}<extra></extra>",
             **line_style(
                 *styles[method],
@@ -196,7 +199,7 @@ def target_shift_figure(summaries: Iterable[Summary]) -> go.Figure:
     """
     rows = rows_by_method(summaries)
     targets = columns_of(rows)
-    styles = method_styles(row.method for row in rows)
+    styles = method_styles(row_keys(rows))
     figure = empty_figure("Accuracy in %")
     for row in rows:
         figure.add_scatter(
@@ -228,7 +231,7 @@ def _second_ticks(targets: Sequence[str]) -> list[tuple[float, str]]:
     return [(sum(x) / len(x), texts[kind]) for kind, x in places.items() if x]
 
 
-def _points(row: Row, targets: Sequence[str]) -> dict[str, object]:
+def _points(row: TableRow, targets: Sequence[str]) -> dict[str, object]:
     present = [(x, t) for x, t in enumerate(targets) if t in row.cells]
     cells = [row.cells[t] for _, t in present]
     return {

@@ -4,17 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from tailshift.evaluation.records import Record
 from tailshift.evaluation.summary import Summary
+from tailshift.metrics.table import NOTHING
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
 from tailshift.report.page.figures import class_order
 from tailshift.report.style import method_colours, plain
 from tailshift.report.tables import (
-    NOTHING,
-    Row,
+    TableRow,
     best_in,
     columns_of,
+    row_keys,
     rows_by_metric,
     split_target,
     target_label,
@@ -30,13 +30,13 @@ def line_key(colour: str, dash: str) -> str:
     )
 
 
-def _row_key(row: Row, colours: Mapping[str, str]) -> str:
+def _row_key(row: TableRow, colours: Mapping[str, str]) -> str:
     return line_key(colours[row.method], "solid" if row.is_compensated else "dash")
 
 
-def target_table(rows: Sequence[Row]) -> str:
+def target_table(rows: Sequence[TableRow]) -> str:
     """Return accuracy with a target a line and a method a column."""
-    colours = method_colours(row.method for row in rows)
+    colours = method_colours(row_keys(rows))
     head = [f"{_row_key(row, colours)}{plain(row.name)}" for row in rows]
     body = []
     for target in columns_of(rows):
@@ -52,14 +52,12 @@ def target_table(rows: Sequence[Row]) -> str:
     )
 
 
-def metric_table(
-    records: Mapping[str, Sequence[Sequence[Record]]], summaries: Sequence[Summary]
-) -> str:
+def metric_table(summaries: Sequence[Summary]) -> str:
     """Return all metrics on the uniform target, or on the only one there is."""
     targets = [summary.target for summary in summaries]
     target = "uniform" if "uniform" in targets else targets[0]
-    rows = rows_by_metric(records, target)
-    colours = method_colours(row.method for row in rows)
+    rows = rows_by_metric(summaries, target)
+    colours = method_colours(row_keys(rows))
     columns = columns_of(rows)
     head = [column.replace("-", "\N{NON-BREAKING HYPHEN}") for column in columns]
     best = {column: best_in(rows, column) for column in columns}
@@ -80,12 +78,12 @@ def metric_table(
     )
 
 
-def _spread(rows: Sequence[Row]) -> str:
+def _spread(rows: Sequence[TableRow]) -> str:
     several = any(cell.num_runs > 1 for row in rows for cell in row.cells.values())
     return "mean ± standard deviation over runs" if several else "a single run"
 
 
-def _cell(row: Row, column: str, best: set[str]) -> str:
+def _cell(row: TableRow, column: str, best: set[str]) -> str:
     cell = row.cells.get(column)
     if cell is None:
         return f"<td>{NOTHING}</td>"

@@ -17,7 +17,7 @@ from tailshift.metrics.accuracy import class_groups
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
 from tailshift.report.page.figures import class_order
-from tailshift.report.runs import ReportRun
+from tailshift.report.runs import ReportRun, method_keys
 from tailshift.report.style import escape_json, method_colours, printable
 
 SCRIPTS = (
@@ -132,7 +132,7 @@ def payload(runs: Sequence[ReportRun], rows: Sequence[Tensor]) -> dict[str, Any]
     first = runs[0].predictions
     counts = first.source_counts
     groups = None if counts is None else class_groups(counts)
-    colours = method_colours(run.method for run in runs)
+    colours = method_colours(method_keys(runs))
     methods: dict[str, list[dict[str, Any]]] = {}
     for run, kept in zip(runs, rows, strict=True):
         methods.setdefault(run.method, []).append(_run(run.predictions, kept))

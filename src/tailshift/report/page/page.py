@@ -4,7 +4,8 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata, resources
 from pathlib import Path
 from string import Template
@@ -14,9 +15,8 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 from torch import Tensor
 
-from tailshift.evaluation.records import Record, evaluate
-from tailshift.evaluation.summary import Summary, summarise
-from tailshift.predictions import Predictions
+from tailshift.evaluation.summary import Summary
+from tailshift.metrics.table import METRICS
 from tailshift.priors import counts_from_labels
 from tailshift.report.page.figures import (
     average_probability_figure,
@@ -30,11 +30,24 @@ from tailshift.report.page.html_tables import (
     target_table,
 )
 from tailshift.report.page.interactive import interactive_script, interactive_section
-from tailshift.report.runs import ReportRun
+from tailshift.report.runs import (
+    CarriedPrior,
+    NamedRun,
+    ReportRun,
+    by_method,
+    check_runs,
+    gather_runs,
+    report_targets,
+    summarise_runs,
+)
 from tailshift.report.style import escape_json, plain
-from tailshift.report.tables import columns_of, rows_by_method, target_label
-from tailshift.storage import atomic_write
-from tailshift.targets import PAPER_TARGETS
+from tailshift.report.tables import (
+    columns_of,
+    rows_by_method,
+    target_label,
+    write_csv,
+)
+from tailshift.storage import atomic_write, check_new
 
 FIGURE_TEXTS = {
     "target-shift": (
@@ -109,15 +122,15 @@ def _spread(counts: Tensor) -> str:
 
 def sections(
     runs: Sequence[ReportRun],
-    records: Mapping[str, Sequence[Sequence[Record]]],
+    accuracies: Sequence[Summary],
     summaries: Sequence[Summary],
 ) -> str:
     """Return the tables and figures, most telling first."""
-    first, rows = runs[0].predictions, rows_by_method(summaries)
+    first, rows = runs[0].predictions, rows_by_method(accuracies)
     probabilities = average_probability_figure(runs)
-    parts = [target_table(rows), metric_table(records, summaries)]
+    parts = [target_table(rows), metric_table(summaries)]
     if len(columns_of(rows)) > 1:
-        figure = target_shift_figure(summaries)
+        figure = target_shift_figure(accuracies)
         parts.insert(0, _figure_section("target-shift", figure))
     parts.append(_figure_section("average-probability", probabilities))
     if first.source_counts is not None:
@@ -160,10 +173,7 @@ def _legend(name: str, figure: go.Figure) -> str:
 def provenance(runs: Sequence[ReportRun], notes: Sequence[str]) -> str:
     """Return where the numbers come from, one list item a line."""
     lines = [plain(note) for note in notes]
-    by_method: dict[str, list[ReportRun]] = {}
-    for run in runs:
-        by_method.setdefault(run.method, []).append(run)
-    lines += [_origin(method, of_method) for method, of_method in by_method.items()]
+    lines += [_origin(*item) for item in by_method(runs).items()]
     lines += [
         "Compensated means f − log p_trained + log p_t for the target's prior p_t; "
         "PC X is X compensated, and LADE's inference is compensated by definition.",
@@ -187,9 +197,56 @@ def _version() -> str:
         return "(not installed)"
 
 
-__all__ = ["ReportRun", "report_targets", "write_report"]
+_SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less its frame
 
-SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less its frame
+
+def report(
+    runs: NamedRun | Iterable[NamedRun],
+    output: str | Path,
+    *,
+    title: str = "tailshift report",
+    notes: Sequence[str] = (),
+    logits: Iterable[str | Path] = (),
+    trained_prior: CarriedPrior | None = None,
+    force: bool = False,
+    announce: Callable[[str], None] = warnings.warn,
+) -> Path:
+    """Write ``report.html`` and ``table.csv`` into a folder; return the page's path.
+
+    Args:
+        runs: Runs, run directories or files of logits; a single one needs no list.
+        output: Folder for both files, made if it is missing.
+        title: Heading of the page.
+        notes: Lines for the foot of the page: data, hardware, commit, command.
+        logits: Further files of logits, each a path or ``"NAME=PATH"``.
+        trained_prior: Prior that logits carry, for files that do not say: ``"source"``
+            or ``"uniform"``.
+        force: Replace files that exist.
+        announce: Told of runs that are not finished, and of logits whose prior is not
+            known.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> import torch
+        >>> from tailshift import Predictions
+        >>> folder = Path(mkdtemp())
+        >>> predictions = Predictions(
+        ...     torch.eye(2), torch.arange(2), trained_prior=[0.9, 0.1]
+        ... )
+        >>> predictions.save(folder / "mine.safetensors")
+        >>> page = report(folder / "mine.safetensors", folder / "report")
+        >>> sorted(path.name for path in page.parent.iterdir())
+        ['report.html', 'table.csv']
+    """
+    page, table = Path(output) / "report.html", Path(output) / "table.csv"
+    for path in (page, table):
+        check_new(path, force)
+    found = gather_runs(
+        runs, logits=logits, trained_prior=trained_prior, announce=announce
+    )
+    write_report(page, found, title=title, notes=notes, overwrite=force)
+    write_csv(table, summarise_runs(found, report_targets(found)))
+    return page
 
 
 def write_report(
@@ -233,65 +290,10 @@ def _check_path(path: Path, overwrite: bool) -> None:
         )
 
 
-def check_runs(runs: Sequence[ReportRun]) -> None:
-    """Refuse runs that cannot stand in one table: other classes, or one twice."""
-    if not runs:
-        raise ValueError("`runs` must hold at least one run, but is empty.")
-    seen: set[tuple[str, int]] = set()
-    for run in runs:
-        if (run.method, run.seed) in seen:
-            raise ValueError(
-                f"`runs` must differ in method or seed, but {_called(run)} is there "
-                "twice. Give one of them another method name."
-            )
-        seen.add((run.method, run.seed))
-        _check_comparable(runs[0], run)
-
-
-def _check_comparable(first: ReportRun, run: ReportRun) -> None:
-    a, b = first.predictions, run.predictions
-    if a.num_classes != b.num_classes:
-        raise ValueError(
-            f"`runs` must share their classes, but {_called(first)} has "
-            f"{a.num_classes} and {_called(run)} has {b.num_classes}."
-        )
-    if a.class_names != b.class_names:
-        raise ValueError(
-            f"`runs` must share their class names, but those of {_called(first)} and "
-            f"{_called(run)} differ."
-        )
-    if _counts(a) != _counts(b):
-        raise ValueError(
-            f"`runs` must share their training counts, but those of {_called(first)} "
-            f"and {_called(run)} differ. Write a report for each data set."
-        )
-
-
-def _called(run: ReportRun) -> str:
-    return f"{run.method} seed {run.seed}"
-
-
-def _counts(predictions: Predictions) -> list[int] | None:
-    counts = predictions.source_counts
-    return None if counts is None else counts.tolist()
-
-
-def report_targets(runs: Sequence[ReportRun]) -> Sequence[str]:
-    """Return the targets that runs can be tried on: forward and backward need counts.
-
-    Args:
-        runs: Runs on the same classes.
-    """
-    ordered = runs[0].predictions.source_counts is not None
-    return PAPER_TARGETS if ordered else ("uniform",)
-
-
 def _render(runs: Sequence[ReportRun], title: str, notes: Sequence[str]) -> str:
-    targets = report_targets(runs)
-    records: dict[str, list[list[Record]]] = {}
-    for run in runs:
-        records.setdefault(run.method, []).append(evaluate(run.predictions, targets))
-    summaries = summarise(records)
+    shares = [name for name, metric in METRICS.items() if metric.is_percent]
+    summaries = summarise_runs(runs, report_targets(runs), metrics=shares)
+    accuracies = [summary for summary in summaries if summary.metric == "accuracy"]
     scripts = {
         "plotly": get_plotlyjs(),
         "script": _part("page.js"),
@@ -301,12 +303,12 @@ def _render(runs: Sequence[ReportRun], title: str, notes: Sequence[str]) -> str:
         "policy": _policy(*scripts.values()),
         "title": plain(title),
         "style": _part("page.css") + _part("interactive.css"),
-        "lead": lead(summaries),
+        "lead": lead(accuracies),
         "facts": facts(runs),
-        "sections": sections(runs, records, summaries),
+        "sections": sections(runs, accuracies, summaries),
         "provenance": provenance(runs, notes),
     }
-    room = SIZE_LIMIT - sum(len(part.encode()) for part in parts.values())
+    room = _SIZE_LIMIT - sum(len(part.encode()) for part in parts.values())
     parts["interactive"] = interactive_section(runs, room=room)
     return Template(_part("page.html")).substitute(parts)
 

@@ -24,7 +24,7 @@ from tailshift.report.plots.canvas import (
     room_for,
 )
 from tailshift.report.plots.series import answers
-from tailshift.report.runs import ReportRun
+from tailshift.report.runs import ReportRun, by_method
 from tailshift.report.tables import target_label
 
 
@@ -65,11 +65,9 @@ def accuracy_changes(
         runs: Runs on the same classes; the mean is over seeds.
         target: The name of a label distribution, or a file of counts.
     """
-    by_method: dict[str, list[Predictions]] = {}
-    for run in runs:
-        by_method.setdefault(run.method, []).append(run.predictions)
     changes = []
-    for method, of_seeds in by_method.items():
+    for method, of_method in by_method(runs).items():
+        of_seeds = [run.predictions for run in of_method]
         if all(p.trained_prior is not None for p in of_seeds):
             change = torch.stack([_change(p, target) for p in of_seeds]).mean(0)
             if change.nan_to_num().any():

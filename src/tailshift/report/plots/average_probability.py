@@ -32,6 +32,8 @@ class ProbabilityCurve:
     is_compensated: bool
     mean: Tensor
     """Mean probability of each class, the most frequent in training first, (C,)."""
+    key: str = ""
+    """The method's registered name, which its colour goes by."""
 
     def ends(self, share: float = 0.1) -> tuple[float, float]:
         """Return the mean over the first and over the last tenth of the classes."""
@@ -54,9 +56,8 @@ def probability_curves(runs: Sequence[ReportRun]) -> list[ProbabilityCurve]:
             for p in series.predictions
         ]
         mean = torch.stack(means).mean(0)[class_order(series.predictions[0])]
-        curves.append(
-            ProbabilityCurve(series.name, series.method, series.is_compensated, mean)
-        )
+        about = series.name, series.method, series.is_compensated
+        curves.append(ProbabilityCurve(*about, mean, series.key))
     return curves
 
 
@@ -64,12 +65,11 @@ def probability_curves(runs: Sequence[ReportRun]) -> list[ProbabilityCurve]:
 def average_probability_plot(runs: Sequence[ReportRun]) -> Figure:
     """Return a panel for each method: raw dashed, compensated solid, 1/C dotted."""
     curves = probability_curves(runs)
-    methods = list(dict.fromkeys(curve.method for curve in curves))
-    looks = method_looks(methods)
+    looks = method_looks({curve.method: curve.key for curve in curves})
     first = runs[0].predictions
     names = [first.class_names[c] for c in class_order(first).tolist()]
-    figure, panels = new_panels(len(methods), height=1.7 + room_for(names))
-    for method, axes in zip(methods, panels, strict=True):
+    figure, panels = new_panels(len(looks), height=1.7 + room_for(names))
+    for method, axes in zip(looks, panels, strict=True):
         for curve in curves:
             if curve.method == method:
                 axes.plot(

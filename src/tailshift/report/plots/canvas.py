@@ -1,7 +1,7 @@
 """The sheet that figures are drawn on: sizes, letters, colours, axes and files."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -107,14 +107,14 @@ def room_for(names: Sequence[str]) -> float:
     return LETTER * min(max(map(len, names)), MAX_CLASS_NAME)
 
 
-def method_looks(methods: Sequence[str]) -> dict[str, dict[str, Any]]:
+def method_looks(keys: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return colour and marker of each method, those of the report's page.
 
     Example:
-        >>> method_looks(["LADE"])
+        >>> method_looks({"LADE": "lade"})
         {'LADE': {'color': '#009E73', 'marker': 'o'}}
     """
-    styles = method_styles(methods)
+    styles = method_styles(keys)
     return {
         method: {"color": colour, "marker": MARKERS[symbol]}
         for method, (colour, symbol) in styles.items()

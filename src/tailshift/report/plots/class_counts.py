@@ -17,9 +17,9 @@ from tailshift.report.plots.canvas import (
 from tailshift.report.style import COLOURS, NEUTRAL
 
 GROUP_COLOURS = {
-    "many": COLOURS["Balanced Softmax"],
+    "many": COLOURS["balanced_softmax"],
     "medium": "#56B4E9",
-    "few": COLOURS["Softmax"],
+    "few": COLOURS["softmax"],
 }
 
 

@@ -24,7 +24,7 @@ from tailshift.report.plots.canvas import (
     print_style,
     room_for,
 )
-from tailshift.report.runs import ReportRun
+from tailshift.report.runs import ReportRun, by_method
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,15 +84,13 @@ def class_logits_plot(runs: Sequence[ReportRun]) -> Figure:
 
     The dotted line is log C, which the positive logits approach as α grows.
     """
-    by_method: dict[str, list[Predictions]] = {}
-    for run in runs:
-        by_method.setdefault(run.method, []).append(run.predictions)
+    methods = by_method(runs)
     first = runs[0].predictions
     order = class_order(first)
     names = [first.class_names[c] for c in order.tolist()]
-    figure, panels = new_panels(len(by_method), height=1.8 + room_for(names))
-    for (method, of_seeds), axes in zip(by_method.items(), panels, strict=True):
-        found = class_logits(of_seeds)
+    figure, panels = new_panels(len(methods), height=1.8 + room_for(names))
+    for (method, of_method), axes in zip(methods.items(), panels, strict=True):
+        found = class_logits([run.predictions for run in of_method])
         _draw_band(axes, found.positive_mean, found.positive_sd, order, True)
         _draw_band(axes, found.negative_mean, found.negative_sd, order, False)
         draw_level(axes, math.log(first.num_classes), "log C")

@@ -1,6 +1,5 @@
 """What a line or a panel stands for: a method, raw or compensated, over its seeds."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,8 +8,7 @@ from torch import Tensor
 from tailshift.evaluation.records import compensation
 from tailshift.evaluation.sampling import TestSet, draw_test_set
 from tailshift.predictions import Predictions
-from tailshift.report.runs import ReportRun
-from tailshift.report.tables import inferences, row_name
+from tailshift.report.runs import ReportRun, by_method, row_names
 from tailshift.targets import class_order
 
 
@@ -24,54 +22,35 @@ class Series:
     is_compensated: bool
     predictions: tuple[Predictions, ...]
     """One for each seed."""
+    key: str = ""
+    """The method's registered name, which its colour goes by."""
 
 
 def series_of(runs: Sequence[ReportRun], target: str = "uniform") -> list[Series]:
     """Return what figures on a target show, in the order the methods come in.
 
-    Each method has its raw and its compensated answers, but for two cases. LADE's
-    inference is the compensation. And where logits carry the target's prior already,
-    both are the same, and called as the method is.
+    Each method has the rows of :func:`~tailshift.report.runs.row_names`. Only if its
+    logits carry the target's prior already, raw and compensated are the same: one line,
+    called as the method is.
 
     Args:
         runs: Runs on the same classes; those that differ only in the seed belong
             together.
         target: The name of a label distribution, or a file of counts.
     """
-    by_method: dict[str, list[Predictions]] = {}
-    for run in runs:
-        by_method.setdefault(run.method, []).append(run.predictions)
     series = []
-    for method, of_seeds in by_method.items():
+    for method, of_method in by_method(runs).items():
+        of_seeds = tuple(run.predictions for run in of_method)
         known = all(p.trained_prior is not None for p in of_seeds)
-        names = {way: series_name(method, way) for way in shown_ways(method, known)}
+        first = of_method[0]
+        names = row_names(method, compensates=first.compensates, has_compensated=known)
         if known and not _changes(of_seeds, target):
             names = {True: method}
         series += [
-            Series(name, method, is_compensated, tuple(of_seeds))
+            Series(name, method, is_compensated, of_seeds, first.key)
             for is_compensated, name in names.items()
         ]
     return series
-
-
-def series_name(method: str, is_compensated: bool) -> str:
-    """Return "PC X" for the compensated answers of X; every LADE keeps its name.
-
-    Example:
-        >>> series_name("LADE (α = 0.1)", True), series_name("Softmax", True)
-        ('LADE (α = 0.1)', 'PC Softmax')
-    """
-    return method if _family(method) == "LADE" else row_name(method, is_compensated)
-
-
-def shown_ways(method: str, has_compensated: bool) -> tuple[bool, ...]:
-    """Return which of raw (False) and compensated (True) are shown of a method."""
-    return inferences(_family(method), has_compensated)
-
-
-def _family(method: str) -> str:
-    """Return ``"LADE"`` for every variant of it: its inference is the compensation."""
-    return "LADE" if re.match(r"LADE\b", method) else method
 
 
 def _changes(of_seeds: Sequence[Predictions], target: str) -> bool:

@@ -16,8 +16,13 @@ from tailshift.report.plots.canvas import (
     method_looks,
     print_style,
 )
-from tailshift.report.plots.series import series_name, shown_ways
-from tailshift.report.tables import split_target, target_label
+from tailshift.report.tables import (
+    Cell,
+    columns_of,
+    rows_by_method,
+    split_target,
+    target_label,
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class ShiftCurve:
     """One for each target."""
     sds: tuple[float, ...]
     """Standard deviations over seeds; 0 for a single one."""
+    key: str = ""
+    """The method's registered name, which its colour goes by."""
 
 
 def shift_curves(
@@ -41,34 +48,22 @@ def shift_curves(
     Args:
         summaries: Accuracies by method and target.
     """
-    by_method: dict[str, dict[str, Summary]] = {}
-    for summary in summaries:
-        by_method.setdefault(summary.method, {})[summary.target] = summary
-    targets = tuple(dict.fromkeys(t for found in by_method.values() for t in found))
+    rows = rows_by_method(summaries)
+    targets = tuple(columns_of(rows))
     curves = []
-    for method, found in by_method.items():
-        known = any(not math.isnan(s.compensated_mean) for s in found.values())
-        for is_compensated in shown_ways(method, known):
-            points = [_point(found.get(target), is_compensated) for target in targets]
-            means, sds = zip(*points, strict=True)
-            name = series_name(method, is_compensated)
-            curves.append(ShiftCurve(name, method, is_compensated, means, sds))
+    for row in rows:
+        cells = [row.cells.get(t, Cell(math.nan, math.nan, 0)) for t in targets]
+        means, sds = tuple(c.mean for c in cells), tuple(c.sd for c in cells)
+        about = row.name, row.method, row.is_compensated
+        curves.append(ShiftCurve(*about, means, sds, row.key))
     return targets, curves
-
-
-def _point(summary: Summary | None, is_compensated: bool) -> tuple[float, float]:
-    if summary is None:
-        return math.nan, math.nan
-    if is_compensated:
-        return summary.compensated_mean, summary.compensated_sd
-    return summary.raw_mean, summary.raw_sd
 
 
 @print_style()
 def target_shift_plot(summaries: Iterable[Summary]) -> Figure:
     """Return accuracy by target: raw dashed, compensated solid, ± sd over seeds."""
     targets, curves = shift_curves(summaries)
-    looks = method_looks([curve.method for curve in curves])
+    looks = method_looks({curve.method: curve.key for curve in curves})
     legend_rows = -(-len(curves) // 2)
     size = (COLUMN, 2.4 + 0.16 * legend_rows)
     figure = Figure(figsize=size, layout="constrained")

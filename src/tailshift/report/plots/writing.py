@@ -6,10 +6,8 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
-from tailshift.evaluation.records import Record, evaluate
-from tailshift.evaluation.summary import Summary, summarise
+from tailshift.evaluation.summary import Summary
 from tailshift.registry import did_you_mean
-from tailshift.report.page.page import check_runs, report_targets
 from tailshift.report.plots.accuracy_change import (
     accuracy_change_plot,
     accuracy_changes,
@@ -20,12 +18,17 @@ from tailshift.report.plots.class_counts import class_counts_plot
 from tailshift.report.plots.class_logits import class_logits_plot
 from tailshift.report.plots.reliability import reliability_plot
 from tailshift.report.plots.target_shift import target_shift_plot
-from tailshift.report.runs import ReportRun
+from tailshift.report.runs import (
+    ReportRun,
+    check_runs,
+    report_targets,
+    summarise_runs,
+)
 from tailshift.report.tables import target_label
 
-Runs: TypeAlias = Sequence[ReportRun]
+_Runs: TypeAlias = Sequence[ReportRun]
 
-FIGURES: dict[str, Callable[[Runs, str], Figure]] = {
+FIGURES: dict[str, Callable[[_Runs, str], Figure]] = {
     "class_counts": lambda runs, target: class_counts_plot(runs[0].predictions),
     "average_probability": lambda runs, target: average_probability_plot(runs),
     "class_logits": lambda runs, target: class_logits_plot(runs),
@@ -37,7 +40,7 @@ FIGURES: dict[str, Callable[[Runs, str], Figure]] = {
 
 
 def write_figures(
-    runs: Runs,
+    runs: _Runs,
     folder: str | Path,
     *,
     figures: Sequence[str] = tuple(FIGURES),
@@ -83,7 +86,7 @@ def check_figure(name: str) -> str:
     return name
 
 
-def _lacking(name: str, runs: Runs, target: str) -> str:
+def _lacking(name: str, runs: _Runs, target: str) -> str:
     """Return why a figure cannot be drawn, or nothing."""
     has_counts = runs[0].predictions.source_counts is not None
     if name in ("class_counts", "target_shift") and not has_counts:
@@ -93,10 +96,6 @@ def _lacking(name: str, runs: Runs, target: str) -> str:
     return ""
 
 
-def summarise_shifts(runs: Runs) -> list[Summary]:
+def summarise_shifts(runs: _Runs) -> list[Summary]:
     """Return accuracies on the paper's eleven targets, as its tables have them."""
-    targets = report_targets(runs)
-    records: dict[str, list[list[Record]]] = {}
-    for run in runs:
-        records.setdefault(run.method, []).append(evaluate(run.predictions, targets))
-    return summarise(records)
+    return summarise_runs(runs, report_targets(runs))
