@@ -23,6 +23,7 @@ from pydantic import (
 from torch import Tensor
 
 from tailshift.data import DATASETS, SAMPLERS, Dataset
+from tailshift.losses import as_loss
 from tailshift.methods import METHODS, Method, Stage
 from tailshift.models import check_model_name
 from tailshift.registry import Registry, did_you_mean
@@ -333,7 +334,7 @@ def _misfits(config: RunConfig) -> Iterator[str]:
         )
     two_classes = torch.tensor([2, 1])
     if train.label_smoothing != "none" and not all(
-        hasattr(stage.loss(two_classes), "class_losses") for stage in stages
+        as_loss(stage.loss(two_classes)).takes_soft_targets for stage in stages
     ):
         yield (
             f"`train.label_smoothing` must be 'none', since the loss of {name} does "

@@ -14,7 +14,7 @@ from tailshift.losses import (
     WeightedCrossEntropyLoss,
     class_balanced_weights,
 )
-from tailshift.losses.soft_targets import class_losses
+from tailshift.losses.base import as_loss
 
 COUNTS = [300, 40, 6]
 P_S = priors.from_counts(COUNTS)
@@ -25,7 +25,7 @@ def _expected_gradient(loss, p_trained):
     likelihood = torch.rand(8, 3, generator=torch.Generator().manual_seed(0)).double()
     likelihood /= likelihood.sum(0)  # p(x|y) of eight values of x
     f = (likelihood.log() + p_trained.log()).requires_grad_()
-    (likelihood * P_S * class_losses(loss, f)).sum().backward()
+    (likelihood * P_S * as_loss(loss).class_losses(f)).sum().backward()
     return f.grad
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ from tailshift.losses import (
     smoothed_loss,
     weighted_cross_entropy_loss,
 )
-from tailshift.losses.soft_targets import class_losses
+from tailshift.losses.base import as_loss
 
 NUM_CLASSES = 6
 COUNTS = torch.tensor([400, 150, 60, 20, 8, 3])
@@ -266,8 +267,9 @@ def test_losses__closed_form_is_the_loss_of_every_label(case):
     """What a module says of all labels at once is what it says of each of them."""
     logits, _ = _batch([0, 0, 1, 2, 5], torch.float64)
     for f in (logits, 30 * logits):
-        every = class_losses(case.module(), f)  # (N, C)
-        repeated = class_losses(lambda f, y: case.function(f, y, reduction="none"), f)
+        every = as_loss(case.module()).class_losses(f)  # (N, C)
+        each = as_loss(partial(case.function, reduction="none"))
+        repeated = each.class_losses(f)
         torch.testing.assert_close(every, repeated, rtol=1e-10, atol=1e-10)
 
 
@@ -275,9 +277,9 @@ def test_losses__closed_form_is_the_loss_of_every_label(case):
 def test_losses__closed_form_has_the_gradient_of_every_label(case):
     logits, _ = _batch([0, 0, 1, 2, 5], torch.float64)
     (gradient,) = torch.autograd.grad(
-        class_losses(case.module(), logits).square().sum(), logits
+        as_loss(case.module()).class_losses(logits).square().sum(), logits
     )
-    repeated = class_losses(lambda f, y: case.function(f, y, reduction="none"), logits)
+    repeated = as_loss(partial(case.function, reduction="none")).class_losses(logits)
     (expected,) = torch.autograd.grad(repeated.square().sum(), logits)
     torch.testing.assert_close(gradient, expected)
 

@@ -1,7 +1,13 @@
 """Losses: one concept a file, the function that carries the equation and its module."""
 
 from tailshift.losses.balanced_softmax import BalancedSoftmaxLoss, balanced_softmax_loss
-from tailshift.losses.base import Reduction, loss_over_processes
+from tailshift.losses.base import (
+    Loss,
+    LossFunction,
+    Reduction,
+    as_loss,
+    loss_over_processes,
+)
 from tailshift.losses.bilateral import BilateralLoss, bilateral_loss
 from tailshift.losses.class_balanced import (
     ClassBalancedCrossEntropyLoss,
@@ -44,11 +50,14 @@ __all__ = [
     "LDAMLoss",
     "LabelAwareSmoothing",
     "LogitAdjustedLoss",
+    "Loss",
+    "LossFunction",
     "Processes",
     "Reduction",
     "SADELoss",
     "SoftTargetLoss",
     "WeightedCrossEntropyLoss",
+    "as_loss",
     "balanced_softmax_loss",
     "bilateral_loss",
     "centroid_loss",

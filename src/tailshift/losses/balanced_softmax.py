@@ -4,10 +4,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
-    PriorModule,
+    PriorLoss,
     Reduction,
+    as_logits,
     check_batch,
-    check_logits,
     check_num_classes,
     check_reduction,
 )
@@ -54,7 +54,7 @@ def prior_cross_entropy(
     return F.cross_entropy(f + log_p_s, y, reduction=reduction)
 
 
-class BalancedSoftmaxLoss(PriorModule):
+class BalancedSoftmaxLoss(PriorLoss):
     """Module form of :func:`balanced_softmax_loss`; the prior is a buffer."""
 
     def __init__(
@@ -72,5 +72,5 @@ class BalancedSoftmaxLoss(PriorModule):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = check_logits(logits)
+        f = as_logits(logits)
         return -F.log_softmax(f + self.log_prior(f), dim=1)

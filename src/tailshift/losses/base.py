@@ -1,6 +1,7 @@
-"""What every loss takes: logits (N, C) and labels (N,), checked without reading them.
+"""What a loss is, the document for writing one, and the checks that all of them share.
 
-Only shapes and dtypes are looked at, so that no check makes the host wait for a device.
+Checks look only at shapes and dtypes of logits and labels, so that none makes the host
+wait for a device.
 """
 
 import math
@@ -12,6 +13,238 @@ from torch import Tensor, nn
 
 from tailshift.priors import VectorLike, as_prior, as_vector
 from tailshift.processes import Processes
+
+Reduction: TypeAlias = Literal["mean", "sum", "none"]
+"""How the losses of the samples become the loss."""
+
+LossFunction: TypeAlias = Callable[[Any, Tensor], Tensor]
+"""Maps a network's output and labels (N,) to a scalar, or to one value a sample."""
+
+
+class Loss(nn.Module):
+    r"""Base of all losses: what training may ask of one, with defaults.
+
+    A loss states ``forward(output, labels)``. The output is what the head gives in
+    training: logits (N, C), or a named tuple that has them as ``logits``, such as
+    :class:`~tailshift.models.ExpertOutput`. It states more only if it can do more:
+
+    - :meth:`class_losses`, if the loss for each possible label has a closed form. Label
+      smoothing needs it.
+    - :attr:`spans_batch` and :meth:`over_processes`, if it is not a mean over samples.
+    - :meth:`begin_epoch`, if something changes with the epoch. What an interrupted run
+      must find again, and cannot compute from the epoch, is a buffer.
+
+    Floating-point buffers move with the module but keep their float64 (float32 on a
+    device that has no float64): a prior rounded to half precision, as ``.half()`` or
+    ``.to(bfloat16)`` would leave it, is wrong in the third digit and may be 0 for the
+    rarest classes. Cast them in ``forward``, as in ``self.weights.to(logits)``.
+
+    A function, or a module of another base, is taken as a loss too; see
+    :func:`as_loss`.
+
+    Example:
+        >>> class MarginLoss(Loss):  # of the true class over the best other one
+        ...     def forward(self, output, labels):
+        ...         return torch.nn.functional.multi_margin_loss(output, labels)
+        >>> loss, logits = MarginLoss(), torch.tensor([[2.0, 1.5], [0.0, 1.0]])
+        >>> loss(logits, torch.tensor([0, 1]))
+        tensor(0.1250)
+        >>> loss.spans_batch, loss.takes_soft_targets
+        (False, False)
+    """
+
+    reduction: Reduction = "mean"
+    """How ``forward`` reduces the losses of the samples."""
+
+    spans_batch: bool = False
+    """Whether the loss looks at the whole batch, so that it is no mean over samples."""
+
+    @property
+    def takes_soft_targets(self) -> bool:
+        """Whether :meth:`class_losses` is stated, as label smoothing needs it."""
+        return type(self).class_losses is not Loss.class_losses
+
+    def class_losses(self, output: Any) -> Tensor:
+        r"""Return :math:`\ell(f(x_i), c)` for each sample and each class, shape (N, C).
+
+        A loss with a part that looks at the whole batch leaves that part out.
+
+        By default the rows of logits are repeated C times: one call on N·C rows, C
+        times the work, and only for a loss of ``reduction="none"``.
+
+        Args:
+            output: Logits :math:`f`, shape (N, C), or what else the loss takes.
+        """
+        num_samples, num_classes = output.shape
+        rows = output[:, None].expand(-1, num_classes, -1).reshape(-1, num_classes)
+        labels = torch.arange(num_classes, device=output.device).repeat(num_samples)
+        losses: Tensor = self(rows, labels)  # (N·C,)
+        if losses.shape != labels.shape:
+            raise ValueError(
+                f"`loss` must give one value a sample, but gave shape "
+                f"{tuple(losses.shape)} for {len(labels)}. "
+                "Make it with reduction='none'."
+            )
+        return losses.view(num_samples, num_classes)
+
+    def over_processes(
+        self, output: Any, labels: Tensor, processes: Processes
+    ) -> Tensor:
+        """Return what averages over processes to the loss of all their samples.
+
+        By default the mean over this process's samples, weighted by
+        :meth:`Processes.share <tailshift.losses.Processes.share>`.
+
+        Args:
+            output: Of the network for this process's samples: logits (n, C), or a
+                tuple of tensors.
+            labels: Class indices, shape (n,); n may be 0, but not on all processes.
+            processes: Those that train together.
+        """
+        if self.spans_batch:
+            raise NotImplementedError(
+                f"{type(self).__name__} looks at the whole batch, so it must state "
+                "`over_processes`."
+            )
+        tensors = [output] if isinstance(output, Tensor) else list(output)
+        share = processes.share(labels, like=tensors[0])
+        return share * self(output, labels) if len(labels) else _nothing(tensors)
+
+    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
+        """Get ready for an epoch; by default nothing changes.
+
+        What it sets must depend on the arguments alone: a resumed run begins anywhere.
+        A loss made of other losses calls theirs.
+
+        Args:
+            epoch: Which one, counted from 0 in each stage.
+            num_epochs: Epochs of the stage.
+        """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # Every .to(), .cuda() and .half() of a module comes through here. The exact
+        # buffers are moved here and hidden from PyTorch, which would also cast them.
+        exact = {
+            name: _moved(buffer, fn)
+            for name, buffer in self._buffers.items()
+            if buffer is not None and buffer.is_floating_point()
+        }
+        self._buffers.update(dict.fromkeys(exact))
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch's
+        finally:
+            self._buffers.update(exact)
+        return self
+
+
+def _moved(buffer: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a buffer where `fn` would move it, as exact as the device allows."""
+    device = fn(torch.empty(0, device=buffer.device)).device
+    return buffer.to(device, torch.float32 if device.type == "mps" else torch.float64)
+
+
+def _nothing(tensors: Iterable[Tensor]) -> Tensor:
+    """Return 0, at which all that the tensors were made of has the gradient 0."""
+    return torch.stack([tensor.flatten()[:0].sum() for tensor in tensors]).sum()
+
+
+class PriorLoss(Loss):
+    """Base of the losses that carry a prior; it is checked here, once, and a buffer.
+
+    Args:
+        source_prior: :math:`p_s`, strictly positive, sums to 1, shape (C,).
+    """
+
+    source_prior: Tensor
+
+    def __init__(self, source_prior: VectorLike) -> None:
+        super().__init__()
+        self.register_buffer("source_prior", as_prior(source_prior, positive=True))
+
+    def log_prior(self, logits: Tensor) -> Tensor:
+        r"""Return :math:`\log p_s` in the dtype of the widened ``logits``."""
+        return self.source_prior.to(logits.dtype).log()
+
+    def extra_repr(self) -> str:
+        """Say for how many classes the prior is."""
+        return f"num_classes={len(self.source_prior)}"
+
+
+def as_loss(loss: LossFunction) -> Loss:
+    """Return a :class:`Loss` as it is, and anything else that can be called as one.
+
+    A function, or a module of another base such as ``nn.CrossEntropyLoss``, is taken
+    for a mean over samples. If it has methods or attributes of a :class:`Loss` under
+    the same names (``class_losses``, ``over_processes``, ``begin_epoch``,
+    ``reduction``), they are used.
+
+    Example:
+        >>> as_loss(nn.CrossEntropyLoss(reduction="sum")).reduction
+        'sum'
+    """
+    return loss if isinstance(loss, Loss) else _OtherLoss(loss)
+
+
+class _OtherLoss(Loss):
+    """A function or a module of another base: the one place that looks into it."""
+
+    def __init__(self, function: LossFunction) -> None:
+        super().__init__()
+        self.function = function
+        self.reduction = getattr(function, "reduction", "mean")
+        self._class_losses = getattr(function, "class_losses", None)
+        self._over_processes = getattr(function, "over_processes", None)
+        self.spans_batch = self._over_processes is not None
+
+    @property
+    def takes_soft_targets(self) -> bool:
+        return self._class_losses is not None
+
+    def forward(self, output: Any, labels: Tensor) -> Tensor:
+        return self.function(output, labels)
+
+    def class_losses(self, output: Any) -> Tensor:
+        closed_form = self._class_losses or super().class_losses
+        losses: Tensor = closed_form(output)
+        return losses
+
+    def over_processes(
+        self, output: Any, labels: Tensor, processes: Processes
+    ) -> Tensor:
+        joined = self._over_processes or super().over_processes
+        value: Tensor = joined(output, labels, processes)
+        return value
+
+    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
+        function = self.function
+        parts = function.modules() if isinstance(function, nn.Module) else [function]
+        for part in parts:
+            begin: Any = getattr(part, "begin_epoch", None)
+            if begin is not None:
+                begin(epoch, num_epochs)
+
+
+def loss_over_processes(
+    loss: LossFunction, output: Any, labels: Tensor, processes: Processes
+) -> Tensor:
+    r"""Return what averages over processes to the loss of all their samples.
+
+    A :class:`Loss` says how in :meth:`Loss.over_processes`. Any other function is taken
+    for a mean over samples, and weighted by :meth:`Processes.share`.
+
+    Args:
+        loss: Module of this package, or function of output and labels.
+        output: Of the network for this process's samples: logits (n, C), or a tuple.
+        labels: Class indices, shape (n,); n may be 0, but not on all processes.
+        processes: Those that train together.
+
+    Example:
+        >>> from tailshift.losses import CrossEntropyLoss
+        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
+        >>> loss_over_processes(CrossEntropyLoss(), logits, labels, Processes())
+        tensor(1.3863)
+    """
+    return as_loss(loss).over_processes(output, labels, processes)
 
 
 def check_batch(
@@ -31,7 +264,7 @@ def check_batch(
     """
     _check_tensor(name, logits)
     _check_tensor("labels", labels)
-    f = check_logits(logits, name=name)
+    f = as_logits(logits, name=name)
     if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise TypeError(f"`labels` must be class indices, but is {labels.dtype}.")
     if labels.shape != logits.shape[:1]:
@@ -42,7 +275,7 @@ def check_batch(
     return f, labels.long()
 
 
-def check_logits(logits: Tensor, *, name: str = "logits") -> Tensor:
+def as_logits(logits: Tensor, *, name: str = "logits") -> Tensor:
     r"""Return :math:`f`, shape (N, C), in float32 or wider.
 
     Half-precision logits are widened here, once, so that all sums and exponentials of
@@ -114,9 +347,6 @@ def check_share(name: str, value: float) -> None:
         raise ValueError(f"`{name}` must lie in [0, 1], but is {value}.")
 
 
-Reduction: TypeAlias = Literal["mean", "sum", "none"]
-
-
 def check_reduction(reduction: str) -> None:
     """Refuse a ``reduction`` that no loss knows.
 
@@ -172,7 +402,7 @@ classes 1 and 3 (4 classes). Drop them or give them samples.
 def as_weights(class_weights: VectorLike) -> Tensor:
     """Return class weights as checked float64, shape (C,)."""
     w = _as_floats(class_weights, "class_weights")
-    check_weights(w)
+    check_class_weights(w)
     return w
 
 
@@ -187,7 +417,7 @@ def weights_for(
     return w.to(logits)
 
 
-def check_weights(class_weights: Tensor) -> None:
+def check_class_weights(class_weights: Tensor) -> None:
     """Refuse weights below 0 or not finite, on the CPU."""
     if class_weights.device.type == "cpu":
         wrong = ~((class_weights >= 0) & class_weights.isfinite())
@@ -222,90 +452,3 @@ def _name_classes(indices: list[int], most: int = 8) -> str:
         shown = ", ".join(map(str, indices[:most]))
         return f"classes {shown} and {len(indices) - most} more"
     return f"classes {', '.join(map(str, indices[:-1]))} and {indices[-1]}"
-
-
-class VectorModule(nn.Module):
-    """Base of the losses that hold a prior, weights or margins as buffers.
-
-    Buffers move with the module but keep their float64 (float32 where a device has no
-    float64): a prior rounded to half precision, as ``.half()`` or ``.to(bfloat16)``
-    would leave it, is wrong in the third digit and may be 0 for the rarest classes.
-
-    Example:
-        >>> loss = VectorModule()
-        >>> loss.register_buffer("weights", torch.tensor([1e-8, 1.0]).double())
-        >>> loss.half().weights
-        tensor([1.0000e-08, 1.0000e+00], dtype=torch.float64)
-    """
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # Every .to(), .cuda() and .half() of a module comes through here.
-        for name, buffer in self._buffers.items():
-            if buffer is not None:
-                device = fn(torch.empty(0, device=buffer.device)).device
-                dtype = torch.float32 if device.type == "mps" else torch.float64
-                self._buffers[name] = buffer.to(device, dtype)
-        if recurse:
-            for child in self.children():
-                child._apply(fn)  # type: ignore[no-untyped-call] # torch has no types
-        return self
-
-
-class PriorModule(VectorModule):
-    """Base of the losses that carry a prior; it is checked here, once, and a buffer.
-
-    Args:
-        source_prior: :math:`p_s`, strictly positive, sums to 1, shape (C,).
-    """
-
-    source_prior: Tensor
-
-    def __init__(self, source_prior: VectorLike) -> None:
-        super().__init__()
-        self.register_buffer("source_prior", as_prior(source_prior, positive=True))
-
-    def log_prior(self, logits: Tensor) -> Tensor:
-        r"""Return :math:`\log p_s` in the dtype of the widened ``logits``."""
-        return self.source_prior.to(logits.dtype).log()
-
-    def extra_repr(self) -> str:
-        """Say for how many classes the prior is."""
-        return f"num_classes={len(self.source_prior)}"
-
-
-Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""What maps logits (N, C) and labels (N,) to a scalar or to one value a sample."""
-
-
-def loss_over_processes(
-    loss: Loss, output: Any, labels: Tensor, processes: Processes
-) -> Tensor:
-    r"""Return what averages over processes to the loss of all their samples.
-
-    A loss that spans the batch says itself how, in ``over_processes``. Any other is
-    taken for a mean over samples, and weighted by :meth:`Processes.share`.
-
-    Args:
-        loss: Module of this package, or function of output and labels.
-        output: Of the network for this process's samples: logits (n, C), or a tuple.
-        labels: Class indices, shape (n,); n may be 0, but not on all processes.
-        processes: Those that train together.
-
-    Example:
-        >>> from tailshift.losses import CrossEntropyLoss
-        >>> logits, labels = torch.zeros(2, 4), torch.tensor([0, 3])
-        >>> loss_over_processes(CrossEntropyLoss(), logits, labels, Processes())
-        tensor(1.3863)
-    """
-    spanning = getattr(loss, "over_processes", None)
-    if spanning is not None:
-        value: Tensor = spanning(output, labels, processes)
-        return value
-    tensors = [output] if isinstance(output, Tensor) else list(output)
-    share = processes.share(labels, like=tensors[0])
-    return share * loss(output, labels) if len(labels) else _nothing(tensors)
-
-
-def _nothing(tensors: Iterable[Tensor]) -> Tensor:
-    """Return 0, at which all that the tensors were made of has the gradient 0."""
-    return torch.stack([tensor.flatten()[:0].sum() for tensor in tensors]).sum()

@@ -1,9 +1,9 @@
 """The loss of BBN: two batches' labels, mixed by a schedule."""
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from tailshift.losses.base import Reduction, check_batch
+from tailshift.losses.base import Loss, Reduction, check_batch
 
 
 def bilateral_loss(
@@ -41,7 +41,7 @@ def bilateral_loss(
     return share * conventional + (1 - share) * rebalanced
 
 
-class BilateralLoss(nn.Module):
+class BilateralLoss(Loss):
     """Module form of :func:`bilateral_loss`; the labels of both batches are stacked."""
 
     def __init__(self) -> None:

@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    Loss,
     Reduction,
-    VectorModule,
     as_class_counts,
+    as_logits,
     check_batch,
-    check_logits,
     check_not_negative,
     check_num_classes,
     check_reduction,
@@ -83,7 +83,7 @@ def class_balanced_cross_entropy_loss(
         tensor(1.3634)
     """
     w = class_balanced_weights(class_counts, beta=beta)
-    check_num_classes("class_counts", w, check_logits(logits))
+    check_num_classes("class_counts", w, as_logits(logits))
     return weighted_cross_entropy_loss(logits, labels, w, reduction=reduction)
 
 
@@ -175,7 +175,7 @@ def check_form(form: str) -> None:
         raise ValueError(f"`form` must be 'softmax' or 'sigmoid', but is {form!r}.")
 
 
-class ClassBalancedFocalLoss(VectorModule):
+class ClassBalancedFocalLoss(Loss):
     """Module form of :func:`class_balanced_focal_loss`; the weights are a buffer."""
 
     class_weights: Tensor
@@ -206,7 +206,7 @@ class ClassBalancedFocalLoss(VectorModule):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = check_logits(logits)
+        f = as_logits(logits)
         if self.form == "softmax":
             losses = focal_from_cross_entropy(-F.log_softmax(f, dim=1), self.gamma)
         else:

@@ -1,9 +1,15 @@
 """Cross-entropy: the loss whose logits carry the source prior."""
 
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from tailshift.losses.base import Reduction, check_batch, check_logits, check_reduction
+from tailshift.losses.base import (
+    Loss,
+    Reduction,
+    as_logits,
+    check_batch,
+    check_reduction,
+)
 
 
 def cross_entropy_loss(
@@ -33,7 +39,7 @@ def cross_entropy_loss(
     return F.cross_entropy(f, y, reduction=reduction)
 
 
-class CrossEntropyLoss(nn.Module):
+class CrossEntropyLoss(Loss):
     """Module form of :func:`cross_entropy_loss`."""
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
@@ -47,4 +53,4 @@ class CrossEntropyLoss(nn.Module):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        return -F.log_softmax(check_logits(logits), dim=1)
+        return -F.log_softmax(as_logits(logits), dim=1)

@@ -5,11 +5,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    Loss,
     Reduction,
-    VectorModule,
+    as_logits,
     as_weights,
     check_batch,
-    check_logits,
     check_not_negative,
     check_num_classes,
     check_reduction,
@@ -73,7 +73,7 @@ def focal_from_cross_entropy(losses: Tensor, gamma: float) -> Tensor:
     return wrongness.pow(gamma) * losses
 
 
-class FocalLoss(VectorModule):
+class FocalLoss(Loss):
     """Module form of :func:`focal_loss`; the weights, if any, are a buffer."""
 
     class_weights: Tensor | None
@@ -100,7 +100,7 @@ class FocalLoss(VectorModule):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = check_logits(logits)
+        f = as_logits(logits)
         losses = focal_from_cross_entropy(-F.log_softmax(f, dim=1), self.gamma)
         w = self._weights(f)
         return losses if w is None else losses * w

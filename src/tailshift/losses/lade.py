@@ -5,10 +5,10 @@ from torch import Tensor
 
 from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
 from tailshift.losses.base import (
-    PriorModule,
+    PriorLoss,
     Reduction,
+    as_logits,
     check_batch,
-    check_logits,
     check_not_negative,
     check_num_classes,
     check_part,
@@ -108,7 +108,7 @@ def _lade(
     return alpha * regulariser - mean_log_prob  # Eq. 20
 
 
-class LADELoss(PriorModule):
+class LADELoss(PriorLoss):
     """Module form of :func:`lade_loss`; prior and class weights are buffers.
 
     Example:
@@ -120,6 +120,7 @@ class LADELoss(PriorModule):
         tensor(1.3815)
     """
 
+    spans_batch = True
     class_weights: Tensor
 
     def __init__(
@@ -174,7 +175,7 @@ class LADELoss(PriorModule):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return LADE-CE for each possible label, (N, C): the part with soft labels."""
-        f = check_logits(logits)
+        f = as_logits(logits)
         return -F.log_softmax(f + self.log_prior(f), dim=1)
 
     def extra_repr(self) -> str:

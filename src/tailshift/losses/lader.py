@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from tailshift.losses.base import check_batch, check_not_negative, check_weights
+from tailshift.losses.base import check_batch, check_class_weights, check_not_negative
 from tailshift.losses.class_statistics import ClassStatistics, class_statistics
 from tailshift.priors import VectorLike, as_prior
 
@@ -128,5 +128,5 @@ def as_class_weights(class_weights: VectorLike | None, p_s: Tensor) -> Tensor:
             f"`class_weights` must have shape ({len(p_s)},), one for each entry of "
             f"`source_prior`, but has shape {tuple(alpha_c.shape)}."
         )
-    check_weights(alpha_c)
+    check_class_weights(alpha_c)
     return alpha_c.to(p_s)

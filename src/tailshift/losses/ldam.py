@@ -5,12 +5,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    Loss,
     Reduction,
-    VectorModule,
     as_class_counts,
+    as_logits,
     as_weights,
     check_batch,
-    check_logits,
     check_not_negative,
     check_num_classes,
     check_positive,
@@ -88,7 +88,7 @@ def _margin_losses(f: Tensor, y: Tensor, m: Tensor, scale: float) -> Tensor:
     return F.cross_entropy(z, y, reduction="none")
 
 
-class LDAMLoss(VectorModule):
+class LDAMLoss(Loss):
     """Module form of :func:`ldam_loss`; margins and class weights are buffers.
 
     The weights are 1 until :meth:`set_class_weights`, and saved in ``state_dict``.
@@ -141,7 +141,7 @@ class LDAMLoss(VectorModule):
 
     def class_losses(self, cosines: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = check_logits(cosines, name="cosines")
+        f = as_logits(cosines, name="cosines")
         z = self.scale * f
         own = z - self.scale * self.margins.to(f)  # s (cos_c − m_c)
         losses = F.softplus(_log_sum_exp_of_others(z) - own)

@@ -5,10 +5,10 @@ from torch import Tensor
 
 from tailshift.losses.balanced_softmax import prior_cross_entropy
 from tailshift.losses.base import (
-    PriorModule,
+    PriorLoss,
     Reduction,
+    as_logits,
     check_batch,
-    check_logits,
     check_not_negative,
     check_num_classes,
     check_reduction,
@@ -53,7 +53,7 @@ def logit_adjusted_loss(
     return prior_cross_entropy(f, y, tau * p_s.log(), reduction=reduction)
 
 
-class LogitAdjustedLoss(PriorModule):
+class LogitAdjustedLoss(PriorLoss):
     """Module form of :func:`logit_adjusted_loss`; the prior is a buffer."""
 
     def __init__(
@@ -77,7 +77,7 @@ class LogitAdjustedLoss(PriorModule):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = check_logits(logits)
+        f = as_logits(logits)
         return -F.log_softmax(f + self.tau * self.log_prior(f), dim=1)
 
     def extra_repr(self) -> str:

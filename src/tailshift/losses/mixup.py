@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tailshift.losses.base import Loss, check_share
+from tailshift.losses.base import LossFunction, check_share
 
 
 def mixup(
@@ -41,7 +41,11 @@ def mixup(
 
 
 def mixup_loss(
-    loss: Loss, logits: Tensor, labels: Tensor, other_labels: Tensor, share: float
+    loss: LossFunction,
+    logits: Tensor,
+    labels: Tensor,
+    other_labels: Tensor,
+    share: float,
 ) -> Tensor:
     r"""Return the loss of blended images, weighted between their two labels.
 

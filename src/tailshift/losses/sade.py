@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
-    PriorModule,
+    PriorLoss,
     Reduction,
     check_batch,
     check_not_negative,
@@ -119,7 +119,7 @@ def _widen_experts(expert_logits: Tensor) -> Tensor:
     return expert_logits.to(torch.promote_types(expert_logits.dtype, torch.float32))
 
 
-class SADELoss(PriorModule):
+class SADELoss(PriorLoss):
     """Module form of :func:`sade_loss`; the prior is a buffer."""
 
     def __init__(

@@ -1,17 +1,17 @@
 """Soft targets for any loss that is defined on labels, and label-aware smoothing."""
 
 import math
-from collections.abc import Callable
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tailshift.losses.base import (
     Loss,
+    LossFunction,
     Reduction,
-    VectorModule,
     as_class_counts,
+    as_loss,
     check_reduction,
     check_share,
     loss_over_processes,
@@ -22,7 +22,11 @@ from tailshift.processes import Processes
 
 
 def soft_target_loss(
-    loss: Loss, logits: Tensor, targets: Tensor, *, reduction: Reduction = "mean"
+    loss: LossFunction,
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the loss that is expected when labels are drawn from the targets.
 
@@ -45,12 +49,13 @@ def soft_target_loss(
         tensor(0.9076)
     """
     check_reduction(reduction)
-    if hasattr(loss, "class_losses") and not hasattr(loss, "reduction"):
+    wrapped = as_loss(loss)
+    if wrapped.spans_batch:
         raise TypeError(
             f"`loss` must be a mean over samples, but {type(loss).__name__} looks at "
             "the whole batch. Use mixup_loss or smoothed_loss."
         )
-    losses = class_losses(loss, logits)  # (N, C)
+    losses = wrapped.class_losses(logits)  # (N, C)
     if targets.shape != losses.shape:
         raise ValueError(
             f"`targets` must have shape {tuple(losses.shape)}, "
@@ -59,42 +64,17 @@ def soft_target_loss(
     return reduce((targets.to(losses.dtype) * losses).sum(1), reduction)
 
 
-def class_losses(loss: Loss, logits: Tensor) -> Tensor:
-    r"""Return :math:`\ell(f(x_i), c)` for each sample and each class, shape (N, C).
-
-    The modules of this package know it in closed form (``class_losses``), at the price
-    of one softmax. Of any other function, which must give one value a sample, the rows
-    of ``logits`` are repeated C times: one call on N·C rows, C times the work.
-
-    Example:
-        >>> from functools import partial
-        >>> from tailshift.losses import cross_entropy_loss
-        >>> loss = partial(cross_entropy_loss, reduction="none")
-        >>> class_losses(loss, torch.tensor([[2.0, 1.0, 0.0]]))
-        tensor([[0.4076, 1.4076, 2.4076]])
-    """
-    closed_form: Callable[[Tensor], Tensor] | None = getattr(loss, "class_losses", None)
-    if closed_form is not None:
-        return closed_form(logits)
-    num_samples, num_classes = logits.shape
-    rows = logits[:, None].expand(-1, num_classes, -1).reshape(-1, num_classes)
-    labels = torch.arange(num_classes, device=logits.device).repeat(num_samples)
-    losses = loss(rows, labels)  # (N·C,)
-    if losses.shape != labels.shape:
-        raise ValueError(
-            f"`loss` must give one value a sample, but gave shape "
-            f"{tuple(losses.shape)} for {len(labels)}. Make it with reduction='none'."
-        )
-    return losses.view(num_samples, num_classes)
-
-
-class SoftTargetLoss(nn.Module):
+class SoftTargetLoss(Loss):
     """Module form of :func:`soft_target_loss`: takes soft targets where labels went."""
 
-    def __init__(self, loss: Loss, *, reduction: Reduction = "mean") -> None:
+    def __init__(self, loss: LossFunction, *, reduction: Reduction = "mean") -> None:
         super().__init__()
         check_reduction(reduction)
         self.loss, self.reduction = loss, reduction
+
+    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
+        """Tell the loss inside."""
+        as_loss(self.loss).begin_epoch(epoch, num_epochs)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the expected loss of logits (N, C) and targets (N, C)."""
@@ -169,7 +149,7 @@ def smooth_labels(labels: Tensor, factors: VectorLike) -> Tensor:
 
 
 def smoothed_loss(
-    loss: Loss, logits: Tensor, labels: Tensor, factors: VectorLike
+    loss: LossFunction, logits: Tensor, labels: Tensor, factors: VectorLike
 ) -> Tensor:
     r"""Return any loss under smoothed labels, reduced as ``loss`` reduces it.
 
@@ -181,7 +161,7 @@ def smoothed_loss(
 
     Args:
         loss: A module of this package, or a function that gives one value a sample;
-            see :func:`~tailshift.losses.soft_targets.class_losses` for the price.
+            see :meth:`~tailshift.losses.Loss.class_losses` for the price.
         logits: :math:`f`, shape (N, C), or what else ``loss`` takes.
         labels: :math:`y`, class indices, shape (N,).
         factors: :math:`\epsilon`, shape (C,).
@@ -194,16 +174,17 @@ def smoothed_loss(
         ... )
         tensor(1.0076)
     """
-    value = loss(logits, labels)
-    change = _smoothing(loss, logits, labels, _check_factors(factors))
+    wrapped = as_loss(loss)
+    value: Tensor = wrapped(logits, labels)
+    change = _smoothing(wrapped, logits, labels, _check_factors(factors))
     if value.ndim == 0:
-        change = reduce(change, getattr(loss, "reduction", "mean"))
+        change = reduce(change, wrapped.reduction)
     return value + change
 
 
 def _smoothing(loss: Loss, logits: Tensor, labels: Tensor, epsilon: Tensor) -> Tensor:
     """Return by how much smoothing changes the loss of each sample, shape (N,)."""
-    losses, y = class_losses(loss, logits), labels.long()  # (N, C), (N,)
+    losses, y = loss.class_losses(logits), labels.long()  # (N, C), (N,)
     if len(epsilon) != losses.shape[1]:
         raise ValueError(
             f"`factors` has {len(epsilon)} entries "
@@ -221,7 +202,7 @@ def _check_factors(factors: VectorLike) -> Tensor:
     return epsilon
 
 
-class LabelAwareSmoothing(VectorModule):
+class LabelAwareSmoothing(Loss):
     """Module form of :func:`smoothed_loss` around a loss; the factors are a buffer.
 
     Example:
@@ -235,7 +216,7 @@ class LabelAwareSmoothing(VectorModule):
 
     def __init__(
         self,
-        loss: Loss,
+        loss: LossFunction,
         class_counts: VectorLike,
         *,
         head: float = 0.4,
@@ -243,7 +224,8 @@ class LabelAwareSmoothing(VectorModule):
         shape: SmoothingShape = "concave",
     ) -> None:
         super().__init__()
-        self.loss = loss
+        self.loss, wrapped = loss, as_loss(loss)
+        self.reduction, self.spans_batch = wrapped.reduction, wrapped.spans_batch
         epsilon = label_smoothing_factors(
             class_counts, head=head, tail=tail, shape=shape
         )
@@ -260,5 +242,9 @@ class LabelAwareSmoothing(VectorModule):
         value = loss_over_processes(self.loss, logits, labels, processes)
         change = value.new_zeros(0)
         if len(labels):
-            change = _smoothing(self.loss, logits, labels, self.factors)
+            change = _smoothing(as_loss(self.loss), logits, labels, self.factors)
         return value + processes.mean(change.to(value.dtype))
+
+    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
+        """Tell the loss inside."""
+        as_loss(self.loss).begin_epoch(epoch, num_epochs)

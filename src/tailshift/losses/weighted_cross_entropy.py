@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    Loss,
     Reduction,
-    VectorModule,
+    as_logits,
     as_weights,
     check_batch,
-    check_logits,
     check_num_classes,
     check_reduction,
     reduce,
@@ -59,7 +59,7 @@ def weighted_cross_entropy_loss(
     return reduce(weigh(F.cross_entropy(f, y, reduction="none"), y, w), reduction)
 
 
-class WeightedCrossEntropyLoss(VectorModule):
+class WeightedCrossEntropyLoss(Loss):
     """Module form of :func:`weighted_cross_entropy_loss`; the weights are a buffer."""
 
     class_weights: Tensor
@@ -82,7 +82,7 @@ class WeightedCrossEntropyLoss(VectorModule):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = check_logits(logits)
+        f = as_logits(logits)
         return -F.log_softmax(f, dim=1) * self.class_weights.to(f)
 
     def extra_repr(self) -> str:

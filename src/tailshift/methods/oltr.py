@@ -5,20 +5,22 @@ from typing import Annotated
 
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from tailshift.losses import centroid_loss
+from tailshift.losses import Loss, centroid_loss
 from tailshift.methods.method import Decoupled, Stage
 from tailshift.models import MemoryHead, MemoryOutput
 from tailshift.processes import Processes
 
 
-class OLTRLoss(nn.Module):
+class OLTRLoss(Loss):
     """The cross-entropy of a memory head, plus a share of the centroids' loss.
 
     Args:
         centroid_weight: That share, not negative.
     """
+
+    spans_batch = True
 
     def __init__(self, centroid_weight: float) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -21,6 +21,8 @@ from torch.optim import Optimizer
 
 from tailshift.data import Batch, Batches
 from tailshift.data.randomness import Stream
+from tailshift.losses import as_loss
+from tailshift.models import Head
 from tailshift.processes import Processes
 from tailshift.runs.checkpoint import Position
 from tailshift.runs.directory import NotFiniteError, Place
@@ -128,14 +130,6 @@ def _watch(name: str, first: list[str]) -> Callable[..., None]:
 
 
 Metrics = dict[str, Any]
-
-
-@runtime_checkable
-class ChangesByEpoch(Protocol):
-    """A head or loss with a schedule of its own: a pure function of the epoch."""
-
-    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
-        """Get ready for an epoch, counted from 0, of so many."""
 
 
 @dataclass
@@ -286,9 +280,11 @@ class Trainer:
         self.model.train()
         for part in self.frozen:
             part.eval()
-        for module in (*self.model.modules(), *self.loss.modules()):
-            if isinstance(module, ChangesByEpoch):
-                module.begin_epoch(self.position.epoch, self.epochs)
+        epoch = self.position.epoch
+        for part in self.model.modules():
+            if isinstance(part, Head):
+                part.begin_epoch(epoch, self.epochs)
+        as_loss(self.loss).begin_epoch(epoch, self.epochs)
 
     def set_learning_rate(self) -> float:
         """Give each group its learning rate for this step; return the highest."""

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from tailshift.losses import loss_over_processes, mixup, mixup_loss
-from tailshift.losses.base import Loss
+from tailshift.losses.base import LossFunction
+from tailshift.models import Head
 from tailshift.processes import Processes
 from tailshift.training.interrupt import StopRequest
 
@@ -30,7 +31,7 @@ class Mixed:
     all_labels: Tensor | None = None
     """As `labels`, of all processes, where they are known."""
 
-    def loss(self, loss: Loss, output: Tensor) -> Tensor:
+    def loss(self, loss: LossFunction, output: Tensor) -> Tensor:
         """Return the loss of what the model gave for the images."""
         if self.other_labels is None:
             return loss(output, self.labels)
@@ -179,17 +180,6 @@ def _logits(output: Any) -> Tensor:
     return output
 
 
-@runtime_checkable
-class FollowsBatches(Protocol):
-    """A head that keeps an average over batches, which may be read in pieces."""
-
-    def gather_batches(self, processes: Processes) -> None:
-        """Wait for `end_batch` from here on."""
-
-    def end_batch(self) -> None:
-        """Take in what all processes have read of the batch."""
-
-
 @dataclass
 class StepSums:
     """What a step saw, over all processes."""
@@ -234,13 +224,13 @@ class Step:
 
     def __post_init__(self) -> None:
         if self.processes.world_size > 1 or self.accumulate > 1:
-            for head in self.followers:
+            for head in self.heads:
                 head.gather_batches(self.processes)
 
     @property
-    def followers(self) -> list[FollowsBatches]:
-        """The heads that are told when a batch ends."""
-        return [m for m in self.model.modules() if isinstance(m, FollowsBatches)]
+    def heads(self) -> list[Head]:
+        """The heads, which are told when a batch ends."""
+        return [m for m in self.model.modules() if isinstance(m, Head)]
 
     def batch_loss(self, samples: Mixed) -> Callable[[Any, Tensor], Tensor]:
         """Return the loss of this process's samples, weighted for the average."""
@@ -267,7 +257,7 @@ class Step:
         else:
             sums = self._run_pieces(pieces, stop, check)
         if self.processes.world_size > 1 or self.accumulate > 1:
-            for head in self.followers:
+            for head in self.heads:
                 head.end_batch()
         return sums
 

@@ -5,6 +5,8 @@ from typing import Protocol, TypeAlias
 
 from torch import Tensor, nn
 
+from tailshift.processes import Processes
+
 
 class StageFeatures(Protocol):
     """Features of whole splits, as the trained backbone gives them."""
@@ -17,7 +19,11 @@ class StageFeatures(Protocol):
 
 
 class Head(nn.Module):
-    """Features (N, ``feature_dim``) in, logits (N, ``num_classes``) out."""
+    """Features (N, ``feature_dim``) in, logits (N, ``num_classes``) out.
+
+    In training it may give a named tuple instead, with the logits as ``logits`` and
+    what else its loss needs; all of it tensors. Everything below has a default.
+    """
 
     feature_dim: int
     num_classes: int
@@ -29,6 +35,29 @@ class Head(nn.Module):
             previous: The head that the stage before has trained.
             features: Of the backbone that it was trained with.
         """
+
+    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
+        """Get ready for an epoch; by default nothing changes.
+
+        What it sets must depend on the arguments alone: a resumed run begins anywhere.
+
+        Args:
+            epoch: Which one, counted from 0 in each stage.
+            num_epochs: Epochs of the stage.
+        """
+
+    def gather_batches(self, processes: Processes) -> None:
+        """Wait for :meth:`end_batch` with what is averaged over batches, if anything.
+
+        Called once before a training whose batches several processes share, or which
+        are read in pieces.
+
+        Args:
+            processes: Those that train together.
+        """
+
+    def end_batch(self) -> None:
+        """Take in what all processes have read since the last call."""
 
 
 HeadBuilder: TypeAlias = Callable[[int, int], Head]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tailshift.losses import BalancedSoftmaxLoss, LADELoss
-from tailshift.losses.base import PriorModule
+from tailshift.losses.base import PriorLoss
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,13 @@ from tailshift.losses.base import PriorModule
     [[0.75, 0.25], np.array([0.75, 0.25]), torch.tensor([0.75, 0.25])],
     ids=["list", "array", "tensor"],
 )
-def test_prior_module__takes_lists_arrays_and_tensors(prior):
-    module = PriorModule(prior)
+def test_prior_loss__takes_lists_arrays_and_tensors(prior):
+    module = PriorLoss(prior)
     assert module.source_prior.tolist() == [0.75, 0.25]
     assert module.source_prior.dtype == torch.float64
 
 
-def test_prior_module__keeps_its_prior_in_half_precision():
+def test_prior_loss__keeps_its_prior_in_half_precision():
     tail = 1e-8  # 0 in float16
     loss = LADELoss([1 - tail, tail], alpha=0.1, lam=0.1)
     logits, labels = torch.tensor([[0.5, 2.0]]), torch.tensor([1])
@@ -30,7 +30,7 @@ def test_prior_module__keeps_its_prior_in_half_precision():
     assert loss.to(torch.bfloat16)(logits, labels) == expected
 
 
-def test_prior_module__moves_and_is_saved():
+def test_prior_loss__moves_and_is_saved():
     loss = LADELoss([0.75, 0.25], alpha=0.1, lam=0.1, class_weights=[1, 2])
     assert set(loss.state_dict()) == {"source_prior", "class_weights"}
     moved = copy.deepcopy(loss).to("meta")
@@ -42,8 +42,8 @@ def test_prior_module__moves_and_is_saved():
     assert other.class_weights.tolist() == [1.0, 2.0]
 
 
-@pytest.mark.parametrize("make", [BalancedSoftmaxLoss, PriorModule])
-def test_prior_module__checks_values_once_when_made(make):
+@pytest.mark.parametrize("make", [BalancedSoftmaxLoss, PriorLoss])
+def test_prior_loss__checks_values_once_when_made(make):
     with pytest.raises(ValueError, match=r"^`") as error:
         make([0.5, 0.4])
     assert str(error.value) == (
@@ -52,9 +52,9 @@ def test_prior_module__checks_values_once_when_made(make):
     )
 
 
-def test_prior_module__refuses_a_class_without_samples():
+def test_prior_loss__refuses_a_class_without_samples():
     with pytest.raises(ValueError, match=r"^`") as error:
-        PriorModule([1.0, 0.0])
+        PriorLoss([1.0, 0.0])
     assert str(error.value) == (
         "`source_prior` must be positive for every class, but is 0 for class 1 "
         "(2 classes). Drop the class or give it a sample."
