@@ -72,8 +72,8 @@ def test_recipe__trains_and_is_evaluated(
     run = ts.load("run")
     assert run.is_finished
     assert run.config.recipe == RECIPES[name]
-    assert run.facts["source_counts"] == list(COUNTS)
-    assert run.facts["image_size"] == 32
+    assert run.source_counts.tolist() == list(COUNTS)
+    assert run.facts.image_size == 32
     assert (run.directory / "predictions" / "val.safetensors").exists() == (
         name != "inaturalist2018"
     )

@@ -268,8 +268,8 @@ def test_interrupt__leaves_a_usable_run(tmp_path: Path, tailshift: Command) -> N
     assert process.returncode == 130
     assert err == ""
     run = ts.load(tmp_path / "my run")
-    done = run.facts["epochs_done"]
-    assert run.facts["state"] == "interrupted"
+    done = run.facts.epochs_done
+    assert run.facts.state == "interrupted"
     assert 1 <= done == len(run.metrics) < 12
     assert out == (
         f"interrupted after {done} whole epochs; go on with "
@@ -483,8 +483,9 @@ def test_evaluate__run_cut_off(tailshift: Command, run_copy: Path) -> None:
     assert tailshift("evaluate", "run") == (
         2,
         "",
-        "error: run/run.json is damaged: it lacks class_names, image_size, "
-        "in_channels, source_counts. Train the run again with --force.\n",
+        "error: run/run.json is damaged: it lacks class_names, data_fingerprint, "
+        "epochs_done, image_size, in_channels, mean, source_counts, std. Train the run "
+        "again with --force.\n",
     )
 
 

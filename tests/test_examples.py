@@ -49,7 +49,7 @@ def _pixels(count: int) -> np.ndarray:
 
 
 def _expected(run: Run, pixels: np.ndarray, target: list[float]) -> torch.Tensor:
-    mean, std = run.facts["mean"][0], run.facts["std"][0]
+    mean, std = run.facts.mean[0], run.facts.std[0]
     images = (torch.from_numpy(pixels).float() / 255 - mean) / std
     prior = torch.tensor(target, dtype=torch.float64)
     with torch.no_grad():

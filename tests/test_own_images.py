@@ -86,7 +86,7 @@ def test_train__a_folder(tailshift: Command, folder: Callable[..., Path]) -> Non
     loaded = ts.load(run)
     assert loaded.is_finished
     assert (loaded.config.recipe, loaded.config.method_name) == ("own_images", "lade")
-    assert loaded.facts["image_size"] == 32  # of images 40 wide and 32 high
+    assert loaded.facts.image_size == 32  # of images 40 wide and 32 high
     _check_report(tailshift, run, sorted(NAMES))
 
 

@@ -21,7 +21,7 @@ def test_result_rows__say_where_a_number_comes_from(digits_run):
     assert uniform["method"] == digits_run.config.method_name
     assert uniform["target"] == "uniform"
     assert uniform["num_samples"] == "500"
-    assert uniform["subset_hash"] == digits_run.facts["data_fingerprint"]
+    assert uniform["subset_hash"] == digits_run.facts.data_fingerprint
     assert 0 <= float(backward["compensated"]) <= 100
 
 

@@ -50,7 +50,7 @@ def test_method__trains_and_answers_for_all_targets(run: ts.Run) -> None:
     assert len(records) == 22
     assert len({record.target for record in records}) == 11
     assert all(0 < record.accuracy <= 1 for record in records)
-    expected = run.config.trained_prior(torch.tensor(run.facts["source_counts"]))
+    expected = run.config.trained_prior(run.source_counts)
     carried = run.predictions().trained_prior
     assert carried is not None
     torch.testing.assert_close(carried, expected)
@@ -80,8 +80,8 @@ def test_method__interrupted_and_resumed_is_the_same(
     with monkeypatch.context() as patch:
         patch.setattr(TrainingProgress, "step", step)
         stopped = ts.train(run.config, output=tmp_path / "run")
-    assert stopped.facts["state"] == "interrupted"
-    assert stopped.facts["stage"] == after // STEPS
+    assert stopped.facts.state == "interrupted"
+    assert stopped.facts.stage == after // STEPS
     assert len(ts.evaluate(stopped.predictions())) == 22  # usable as it is
     resumed = ts.train(run.config, output=tmp_path / "run", resume=True)
     assert resumed.is_finished

@@ -62,10 +62,10 @@ def test_tune__holds_out_and_trains_the_best_on_all(
     monkeypatch.setattr(DigitsLT, "load", _without_validation)
     tuning = tune(config, output=tmp_path, alphas=[0.1], lams=[0.5])
     assert tuning.run.directory == tmp_path / "best"
-    assert sum(tuning.run.facts["source_counts"]) == 276
+    assert tuning.run.source_counts.sum() == 276
     assert tuning.run.config.recipe == "digits_lt"
     trial = module.load(tmp_path / "trials" / "alpha0.1-lam0.5")
-    assert sum(trial.facts["source_counts"]) == 276 - 30
+    assert trial.source_counts.sum() == 276 - 30
     assert len(trial.predictions("val").labels) == 30
     assert trial.config.recipe == "digits_lt_held_out"
 
@@ -95,7 +95,8 @@ def test_tune__goes_on_after_an_interruption(
     def interrupted_the_second_time(config: RunConfig, **settings: object) -> Run:
         run = train(config, **settings)  # type: ignore[arg-type] # passed through
         trained.append(_settings(run))
-        return replace(run, facts={"state": "interrupted"}) if trained[1:] else run
+        stopped = run.facts.model_copy(update={"state": "interrupted"})
+        return replace(run, facts=stopped) if trained[1:] else run
 
     monkeypatch.setattr(module, "train", interrupted_the_second_time)
     with pytest.raises(KeyboardInterrupt) as stop:

@@ -162,6 +162,38 @@ def test_load__with_facts_missing(run_copy: Path) -> None:
     )
 
 
+def test_run__facts_are_typed_and_keep_what_they_do_not_know(run_copy: Path) -> None:
+    path = run_copy / "run.json"
+    written = json.loads(path.read_text()) | {"site": "north"}
+    path.write_text(json.dumps(written))
+    run = ts.load(run_copy)
+    assert json.loads(run.facts.model_dump_json(exclude_unset=True)) == written
+    assert run.source_counts.tolist() == written["source_counts"]
+    torch.testing.assert_close(
+        run.source_prior, run.source_counts / run.source_counts.sum().double()
+    )
+    assert run.trained_prior.tolist() == pytest.approx([0.1] * 10)  # LADE's
+    assert torch.cat(list(run.groups.values())).sort().values.tolist() == list(
+        range(10)
+    )
+
+
+def test_run__model_first_asked_for_in_inference_mode(run_copy: Path) -> None:
+    run = ts.load(run_copy)
+    with torch.inference_mode():
+        model = run.model
+    assert not any(weight.is_inference() for weight in model.state_dict().values())
+
+
+def test_run__retargets_to_a_name(digits_run: ts.Run) -> None:
+    model = digits_run.retarget("backward:10")
+    expected = ts.priors.from_counts(10.0 ** torch.linspace(0, 1, 10).double())
+    torch.testing.assert_close(model.target_prior.sort().values, expected)
+    assert model.target_prior.argmin() == digits_run.source_counts.argmax()
+    model.set_target_prior("source")
+    assert torch.equal(model.target_prior, digits_run.source_prior)
+
+
 def test_run__without_weights(run_copy: Path) -> None:
     (run_copy / "weights.safetensors").unlink()
     with pytest.raises(FileNotFoundError) as error:
@@ -227,11 +259,18 @@ def test_save_weights__of_a_network_that_shares_some(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"class_names": 3}, "class_names"),
-        ({"in_channels": 10**9, "image_size": "8"}, "image_size, in_channels"),
-        ({"in_channels": 10**9, "image_size": 0}, "image_size, in_channels"),
-        ({"source_counts": [1, 2]}, "source_counts"),
-        ({"stage": 5}, "stage"),
+        ({"class_names": 3}, "`class_names` 3"),
+        (
+            {"in_channels": 10**9, "image_size": "8"},
+            "`image_size` '8' and `in_channels` 1000000000",
+        ),
+        ({"image_size": 0}, "`image_size` 0"),
+        ({"source_counts": [1, 2]}, "`source_counts` [1, 2]"),
+        ({"source_counts": [0] * 10}, "`source_counts` [0, 0, 0, 0, 0, 0, ...]"),
+        ({"mean": [0.5, 0.5]}, "`mean` [0.5, 0.5]"),
+        ({"std": "0.5"}, "`std` '0.5'"),
+        ({"epochs_done": None}, "`epochs_done` None"),
+        ({"stage": 5}, "`stage` 5"),
     ],
 )
 def test_load__with_facts_that_cannot_be(
@@ -242,8 +281,7 @@ def test_load__with_facts_that_cannot_be(
     with pytest.raises(ValueError, match="damaged") as error:
         ts.load(run_copy)
     assert str(error.value) == (
-        f"{path} is damaged: {named} cannot be what it was. "
-        "Train the run again with --force."
+        f"{path} is damaged: no run has {named}. Train the run again with --force."
     )
 
 

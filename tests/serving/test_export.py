@@ -38,9 +38,8 @@ def _expected(
     run: Run, pixels: np.ndarray[Any, Any], prior: torch.Tensor
 ) -> torch.Tensor:
     """Normalise, classify and compensate, each written out."""
-    facts = run.facts
     images = torch.from_numpy(pixels).double() / 255
-    images = (images - facts["mean"][0]) / facts["std"][0]
+    images = (images - run.facts.mean[0]) / run.facts.std[0]
     with torch.no_grad():
         logits = run.model(images.float())
     uniform = priors.uniform(10)  # LADE's logits carry it
@@ -87,7 +86,7 @@ def test_onnx__metadata(digits_run: Run, folder: Path) -> None:
     assert facts["class_names"] == list("0123456789")
     np.testing.assert_allclose(facts["trained_prior"], 0.1)
     np.testing.assert_allclose(facts["target_prior"], REVERSED)
-    counts = np.array(digits_run.facts["source_counts"])
+    counts = digits_run.source_counts.numpy()
     np.testing.assert_allclose(facts["source_prior"], counts / counts.sum())
     assert (facts["image_size"], facts["resized"], facts["in_channels"]) == (8, 8, 1)
     assert (facts["method"], facts["recipe"]) == ("lade", "digits_lt")

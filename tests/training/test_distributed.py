@@ -305,7 +305,7 @@ def test_train__a_stop_of_one_process_stops_all(tmp_path: Path) -> None:
     """All end after the same step, with the run saved and the code of pre-emption."""
     processes = _start([__file__, str(tmp_path), LONG], 2)
     _stop_after_an_epoch(processes, tmp_path / LONG)
-    assert ts.load(tmp_path / LONG).facts["state"] == "interrupted"
+    assert ts.load(tmp_path / LONG).facts.state == "interrupted"
 
 
 def test_train__dropout_draws_the_same_in_a_resumed_run(tmp_path: Path) -> None:

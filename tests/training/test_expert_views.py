@@ -76,7 +76,7 @@ def test_adapt_experts__follows_the_target(run: ts.Run, split: MemorySplit) -> N
     forward, backward = shares
     assert backward[2] > forward[2]
     assert backward[0] < forward[0]
-    p_s = priors.from_counts(run.facts["source_counts"])
+    p_s = run.source_prior
     forward_prior, backward_prior = (
         aggregate_prior(sade_priors(p_s), a) for a in shares
     )

@@ -99,8 +99,8 @@ def test_train__interrupted_and_resumed_is_the_same(
 ) -> None:
     """Before the first checkpoint, within an epoch and at an epoch's last step."""
     run = _train(monkeypatch, tmp_path / "run", after=after, then=_ctrl_c)
-    assert run.facts["state"] == "interrupted"
-    assert run.facts["epochs_done"] == after // STEPS == len(run.metrics)
+    assert run.facts.state == "interrupted"
+    assert run.facts.epochs_done == after // STEPS == len(run.metrics)
     assert len(ts.evaluate(run.predictions())) == 22  # usable as it is
     _assert_same(_train(monkeypatch, tmp_path / "run", resume=True), reference)
 
@@ -138,7 +138,7 @@ def test_train__killed_and_resumed_is_the_same(
         _train(monkeypatch, output, setting, after=after, then=_crash)
     with (output / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 9, "lo')
-    assert ts.load(output).facts["state"] == "running"
+    assert ts.load(output).facts.state == "running"
     run = _train(monkeypatch, output, setting, resume=True)
     _assert_same(run, reference)
 
@@ -219,7 +219,7 @@ def test_train__preempted_and_resumed_is_the_same(
     with pytest.raises(SystemExit) as end:
         _train(monkeypatch, tmp_path / "run", after=after, then=terminate)
     assert end.value.code == 75
-    assert ts.load(tmp_path / "run").facts["state"] == "interrupted"
+    assert ts.load(tmp_path / "run").facts.state == "interrupted"
     assert not (tmp_path / "run" / "predictions").exists()
     _assert_same(_train(monkeypatch, tmp_path / "run", resume=True), reference)
 

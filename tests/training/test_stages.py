@@ -1,7 +1,6 @@
 """Training in stages: what is kept, what is counted, where a first stage comes from."""
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,8 +55,8 @@ def test_stages__the_frozen_backbone_is_softmax_s_to_the_last_bit(
     _assert_equal(backbone, _weights(softmax, "backbone."))
     epochs = [1, 2, 3, 4] if SECOND[method] else [1, 2]
     assert [record["epoch"] for record in run.metrics] == epochs
-    assert run.facts["epochs_done"] == len(epochs)
-    assert run.facts["stage"] == 1
+    assert run.facts.epochs_done == len(epochs)
+    assert run.facts.stage == 1
 
 
 def test_stages__only_what_the_stage_trains_is_changed(
@@ -127,8 +126,8 @@ def test_start_from__not_finished(
     softmax: ts.Run, tmp_path: Path, tiny_config: TinyConfig
 ) -> None:
     source = Path(shutil.copytree(softmax.directory, tmp_path / "source"))
-    facts = softmax.facts | {"state": "interrupted"}
-    (source / "run.json").write_text(json.dumps(facts))
+    facts = softmax.facts.model_copy(update={"state": "interrupted"})
+    (source / "run.json").write_text(facts.model_dump_json())
     config = tiny_config("method.name=crt", f"train.start_from={source}")
     assert _refusal(ValueError, tmp_path, config) == (
         f"`train.start_from` (--from) {source} must be a finished run, but is "
@@ -209,7 +208,7 @@ def test_tau_norm__tau_is_chosen_on_the_validation_images(
     val = run.config.data.load(root=None, seed=0).val
     assert val is not None
     assert torch.equal(labels, val.labels)
-    assert run.facts["source_counts"][0] == 100  # nothing was held out
+    assert run.source_counts[0] == 100  # nothing was held out
     head = run.model.head
     assert isinstance(head, NormedLinearHead)
     logits = run.predictions("val").logits
@@ -229,7 +228,7 @@ def test_tau_norm__holds_images_out_where_none_are_for_validation(
         config = tiny_config("method.name=tau_norm", "train.epochs=1")
         run = ts.train(config, output=tmp_path / f"run{number}", data=data)
         _, labels = seen_by_tau[number]
-        used = torch.tensor(run.facts["source_counts"])
+        used = run.source_counts
         assert torch.equal(used + labels.bincount(minlength=10), whole.class_counts)
         assert len(labels) < len(whole.test)  # and so are not the test images
         assert run.predictions("val").labels.tolist() == labels.tolist()
@@ -242,7 +241,7 @@ def test_tau_norm__a_given_tau_holds_nothing_out(
     config = tiny_config("method.name=tau_norm", "method.tau=0.7", "train.epochs=1")
     run = ts.train(config, output=tmp_path / "run", data=data)
     assert not seen_by_tau
-    assert run.facts["source_counts"] == data.class_counts.tolist()
+    assert run.source_counts.tolist() == data.class_counts.tolist()
     assert run.model.head.tau.item() == pytest.approx(0.7)
 
 

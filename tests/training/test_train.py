@@ -194,8 +194,8 @@ def test_train__takes_the_splits_it_is_given(
     """The configuration's own, at imbalance ratio 50, are not loaded."""
     data = CHANGES["names"](DigitsLT(imbalance_ratio=5).load(root=None, seed=3))
     run = ts.train(tiny_config("train.epochs=1"), output=tmp_path / "run", data=data)
-    assert run.facts["source_counts"] == data.class_counts.tolist()
-    assert run.facts["data_fingerprint"] == data.fingerprint
+    assert run.source_counts.tolist() == data.class_counts.tolist()
+    assert run.facts.data_fingerprint == data.fingerprint
     assert run.predictions("test").labels.tolist() == data.test.labels.tolist()
     assert run.class_names == ODD_NAMES
 
@@ -214,7 +214,7 @@ def test_train__softmax_saves_the_prior_its_sampler_served(
     if sampler == "class_balanced":
         wanted = ts.priors.uniform(10)
     torch.testing.assert_close(prior, wanted)
-    assert counts.tolist() == run.facts["source_counts"]  # what there is, all the same
+    assert counts.tolist() == run.source_counts.tolist()  # what there is, all the same
 
 
 def _trainer(config: ts.RunConfig) -> Trainer:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -18,7 +17,6 @@ from tailshift.cli.app import Force, announce, app, check_new, console, write_te
 from tailshift.data.own_forms import EXTENSIONS
 from tailshift.estimators import adapt
 from tailshift.predictions import Predictions
-from tailshift.priors import from_counts
 from tailshift.runs.run import Run, load, predictions_path
 from tailshift.serving import (
     ImageLogits,
@@ -32,9 +30,7 @@ from tailshift.serving import (
     write_answers,
 )
 from tailshift.serving.images import check_output, print_answers
-from tailshift.targets import HELP, exact_prior
-
-SOURCE = "source"
+from tailshift.targets import HELP, SOURCE
 
 HeldOut = Annotated[
     Path | None,
@@ -45,9 +41,7 @@ HeldOut = Annotated[
 ]
 Target = Annotated[
     str | None,
-    typer.Option(
-        metavar="TARGET", help=f"The class mix to answer for: {SOURCE}, {HELP}"
-    ),
+    typer.Option(metavar="TARGET", help=f"The class mix to answer for: {HELP}"),
 ]
 
 
@@ -84,16 +78,15 @@ def predict(
         check_output(output)
         check_new(output, force)
     loaded = load(run)
-    prior = _target_prior(loaded, target or SOURCE)
+    prior = loaded.target_prior(target or SOURCE)
     found = served_logits(loaded, image_paths(images))
     if is_adapted:
         prior = _adapted_prior(loaded, held_out, found.logits, prior)
-    counts = torch.tensor(loaded.facts["source_counts"])
     rows = answer_rows(
         found.paths,
         found.logits,
         loaded.class_names,
-        trained_prior=loaded.config.trained_prior(counts),
+        trained_prior=loaded.trained_prior,
         target_prior=prior,
     )
     if output is None:
@@ -140,17 +133,10 @@ def export(
     for path in files:
         check_new(path, force)
     loaded = load(run)
-    prior = None if is_input else _target_prior(loaded, target or SOURCE)
+    prior = None if is_input else loaded.target_prior(target or SOURCE)
     for path, write in files.items():
         gap = write(loaded, path, target_prior=prior)
         announce(f"{path} (probabilities within {gap:.0e} of PyTorch's)")
-
-
-def _target_prior(run: Run, target: str) -> Tensor:
-    counts = torch.tensor(run.facts["source_counts"])
-    if target == SOURCE:
-        return from_counts(counts)
-    return exact_prior(target, counts, per_class=1)
 
 
 def served_logits(run: Run, paths: Sequence[str]) -> ImageLogits:

@@ -183,7 +183,7 @@ def _report_training(run: Run) -> None:
     is_told = is_first_process()
     if is_told and not run.is_finished:
         console.print(
-            f"interrupted after {run.facts['epochs_done']} whole epochs; go on with "
+            f"interrupted after {run.facts.epochs_done} whole epochs; go on with "
             f"{resume_command(run.directory)}",
             soft_wrap=True,
             markup=False,

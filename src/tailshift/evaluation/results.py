@@ -90,7 +90,7 @@ def _about(run: Run) -> dict[str, str]:
         "imbalance_ratio": f"{getattr(config.data, 'imbalance_ratio', float('nan')):g}",
         "seed": str(config.seed),
         "epochs": str(config.epochs),
-        "subset_hash": run.facts["data_fingerprint"],
+        "subset_hash": run.facts.data_fingerprint,
         "commit": str(environment["commit"]),
         "hardware": str(environment["hardware"]),
         "torch": str(environment["packages"]["torch"]),

@@ -1,6 +1,7 @@
 """A run directory: the one thing that passes from training to all that follows."""
 
 import json
+import reprlib
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,18 +10,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
 from tailshift.estimators import adapt
+from tailshift.metrics import class_groups
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
-from tailshift.priors import VectorLike
+from tailshift.priors import from_counts
 from tailshift.processes import whole_state
 from tailshift.runs.network import build_network
 from tailshift.storage import atomic_write, read_tensors, write_tensors
+from tailshift.targets import Target, as_target_prior
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
 FAILURE = "failure.json"
@@ -55,6 +58,41 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class RunFacts(BaseModel):
+    """What run.json holds: what the data turned out to be, and how far the run is."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+    state: str
+    """``"running"``, ``"interrupted"`` or ``"finished"``."""
+    epochs_done: Count
+    stage: Count = 0
+    class_names: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
+    source_counts: Annotated[tuple[Count, ...], Field(strict=False)]
+    in_channels: Annotated[int, Field(ge=1, le=1024)]
+    image_size: Annotated[int, Field(ge=1, le=2**16)]
+    mean: Annotated[tuple[Finite, ...], Field(strict=False)]
+    """Of the pixels, one a channel."""
+    std: Annotated[tuple[Finite, ...], Field(strict=False)]
+    data_fingerprint: str
+    skipped_images: Count | None = None
+
+    def misfits(self, num_stages: int) -> list[str]:
+        """Return the keys of values that do not fit the others."""
+        fits = {
+            "mean": len(self.mean) == self.in_channels,
+            "source_counts": len(self.source_counts) == len(self.class_names)
+            and any(self.source_counts),
+            "stage": self.stage < num_stages,
+            "std": len(self.std) == self.in_channels,
+        }
+        return [key for key, is_fit in fits.items() if not is_fit]
+
+
 @dataclass(frozen=True)
 class Run:
     """A run on disk, finished or not.
@@ -67,17 +105,37 @@ class Run:
 
     directory: Path
     config: RunConfig
-    facts: dict[str, Any]
+    facts: RunFacts
 
     @property
     def is_finished(self) -> bool:
         """Whether training came to its last epoch."""
-        return bool(self.facts["state"] == "finished")
+        return self.facts.state == "finished"
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The classes' names, in the order of the logits."""
-        return tuple(self.facts["class_names"])
+        return self.facts.class_names
+
+    @property
+    def source_counts(self) -> Tensor:
+        """Training images of each class, int64, shape (C,)."""
+        return torch.tensor(self.facts.source_counts)
+
+    @property
+    def source_prior(self) -> Tensor:
+        """:math:`p_s`, the share of each class in training, float64, shape (C,)."""
+        return from_counts(self.source_counts)
+
+    @property
+    def trained_prior(self) -> Tensor:
+        """The prior that the model's logits carry, float64, shape (C,)."""
+        return self.config.trained_prior(self.source_counts)
+
+    @property
+    def groups(self) -> dict[str, Tensor]:
+        """The class ids of the groups ``"many"``, ``"medium"`` and ``"few"``."""
+        return class_groups(self.source_counts)
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -93,15 +151,16 @@ class Run:
     def model(self) -> Classifier:
         """The trained classifier, in evaluation mode on the CPU."""
         facts = self.facts
-        model = build_network(
-            self.config,
-            num_classes=len(facts["class_names"]),
-            in_channels=facts["in_channels"],
-            image_size=facts["image_size"],
-            stage=facts.get("stage", 0),
-            is_filled=True,
-        )
-        load_weights(self.directory / WEIGHTS, model)
+        with torch.inference_mode(False):  # weights made in it can never be exported
+            model = build_network(
+                self.config,
+                num_classes=len(facts.class_names),
+                in_channels=facts.in_channels,
+                image_size=facts.image_size,
+                stage=facts.stage,
+                is_filled=True,
+            )
+            load_weights(self.directory / WEIGHTS, model)
         return model.eval()
 
     def predictions(self, split: str = "test") -> Predictions:
@@ -120,24 +179,39 @@ class Run:
             )
         return Predictions.load(path)
 
-    def retarget(self, prior: VectorLike) -> PostCompensated:
+    def target_prior(self, target: Target) -> Tensor:
+        """Return :math:`p_t` of a target: a name, a file or a prior, shape (C,)."""
+        return as_target_prior(
+            target,
+            num_classes=len(self.class_names),
+            source_counts=self.source_counts,
+            class_names=self.class_names,
+        )
+
+    def retarget(self, prior: Target) -> PostCompensated:
         """Return the model, answering for another prior.
 
-        Its ``adapt`` estimates with the validation logits held out, where the run has
-        any, and keeps the source prior where the data do not support an estimate.
+        Its ``adapt`` estimates with the validation logits held out, if the run has
+        any, and keeps the source prior if the data do not support an estimate.
 
         Args:
-            prior: :math:`p_t`, shape (C,).
+            prior: :math:`p_t`: a vector (C,), a name (``"uniform"``, ``"backward:10"``
+                …) or a file of counts or shares.
         """
-        counts = torch.tensor(self.facts["source_counts"])
-        has_val = predictions_path(self.directory, "val").is_file()
         module = PostCompensated(
             self.model,
-            trained_prior=self.config.trained_prior(counts),
+            trained_prior=self.trained_prior,
             target_prior=prior,
-            estimator=ValidationEstimator(self) if has_val else None,
+            estimator=ValidationEstimator(self) if self.has_val_logits else None,
+            source_counts=self.source_counts,
+            class_names=self.class_names,
         )
         return module.eval()
+
+    @property
+    def has_val_logits(self) -> bool:
+        """Whether the run has logits of a validation set."""
+        return predictions_path(self.directory, "val").is_file()
 
 
 @dataclass(frozen=True)
@@ -236,42 +310,34 @@ def load(run_dir: str | Path) -> Run:
             f"{directory} was cut off before training began: it has no {FACTS}. "
             f"Go on with `{resume_command(directory)}`."
         )
-    facts = _read_json(directory / FACTS)
-    needed = {"state", "class_names", "source_counts", "in_channels", "image_size"}
-    missing = needed - facts.keys()
+    return Run(directory, config, _read_facts(directory / FACTS, config))
+
+
+def _read_facts(path: Path, config: RunConfig) -> RunFacts:
+    """Return what run.json holds; refuse what no run of this configuration writes."""
+    content = _read_json(path)
+    needed = {
+        key for key, field in RunFacts.model_fields.items() if field.is_required()
+    }
+    missing = needed - content.keys()
     if missing:
         raise ValueError(
-            f"{directory / FACTS} is damaged: it lacks {', '.join(sorted(missing))}. "
+            f"{path} is damaged: it lacks {', '.join(sorted(missing))}. "
             "Train the run again with --force."
         )
-    if wrong := _wrong_facts(facts, config):
-        raise ValueError(
-            f"{directory / FACTS} is damaged: {', '.join(wrong)} cannot be what it "
-            "was. Train the run again with --force."
-        )
-    return Run(directory, config, facts)
-
-
-class _Facts(BaseModel):
-    """What is needed of run.json, and within which bounds."""
-
-    state: str
-    class_names: Annotated[list[str], Field(min_length=1)]
-    source_counts: list[Annotated[int, Field(ge=0, lt=2**63)]]
-    in_channels: Annotated[int, Field(ge=1, le=1024)]
-    image_size: Annotated[int, Field(ge=1, le=2**16)]
-    stage: Annotated[int, Field(ge=0)] = 0
-
-
-def _wrong_facts(facts: Mapping[str, Any], config: RunConfig) -> list[str]:
-    """Return the keys of values that no run could have."""
+    wrong: list[str] = []
     try:
-        checked = _Facts.model_validate(facts, strict=True)
+        facts = RunFacts.model_validate(content)
     except ValidationError as error:
-        return sorted({str(fault["loc"][0]) for fault in error.errors()})
-    if len(checked.source_counts) != len(checked.class_names):
-        return ["source_counts"]
-    return [] if checked.stage < len(config.method.stages()) else ["stage"]
+        wrong = sorted({str(fault["loc"][0]) for fault in error.errors()})
+    else:
+        wrong = facts.misfits(num_stages=len(config.method.stages()))
+    if wrong:
+        found = " and ".join(f"`{key}` {reprlib.repr(content[key])}" for key in wrong)
+        raise ValueError(
+            f"{path} is damaged: no run has {found}. Train the run again with --force."
+        )
+    return facts
 
 
 def read_config(directory: Path) -> RunConfig:

@@ -21,6 +21,7 @@ from tailshift.priors import VectorLike, as_prior, from_counts, uniform
 from tailshift.runs.run import Run
 from tailshift.serving.images import preparation_of
 from tailshift.storage import atomic_write
+from tailshift.targets import Target
 
 BATCH_SIZES = (1, 2, 7)
 TOLERANCE = 1e-4
@@ -42,8 +43,8 @@ class ServedModel(nn.Module):
     def __init__(self, run: Run, target_prior: VectorLike | None) -> None:
         super().__init__()
         self.model = run.model
-        self.normalise = Normalisation(run.facts["mean"], run.facts["std"])
-        p = trained_prior(run)
+        self.normalise = Normalisation(run.facts.mean, run.facts.std)
+        p = run.trained_prior
         if target_prior is None:
             ratio = -as_prior(p, name="trained_prior", positive=True).log()
         else:
@@ -75,7 +76,7 @@ class _Example:
 
     def inputs(self, batch_size: int, prior: Tensor) -> dict[str, Tensor]:
         facts = self.run.facts
-        shape = (batch_size, facts["in_channels"], *[facts["image_size"]] * 2)
+        shape = (batch_size, facts.in_channels, *[facts.image_size] * 2)
         generator = torch.Generator().manual_seed(batch_size)
         images = torch.randint(256, shape, generator=generator, dtype=torch.uint8)
         named = {"images": images}
@@ -89,20 +90,10 @@ class _Example:
         """Return the priors to compare by: the one built in, or several."""
         if self.target_prior is not None:
             return [self.target_prior]
-        p_s = source_prior(self.run)
+        p_s = self.run.source_prior
         without_first = torch.ones_like(p_s)
         without_first[0] = 0
         return [p_s, p_s.flip(0), uniform(len(p_s)), from_counts(without_first)]
-
-
-def source_prior(run: Run) -> Tensor:
-    """Return the prior of a run's training data."""
-    return from_counts(run.facts["source_counts"])
-
-
-def trained_prior(run: Run) -> Tensor:
-    """Return the prior that a run's logits carry."""
-    return run.config.trained_prior(torch.tensor(run.facts["source_counts"]))
 
 
 def metadata(run: Run, target_prior: Tensor | None) -> dict[str, str]:
@@ -110,14 +101,14 @@ def metadata(run: Run, target_prior: Tensor | None) -> dict[str, str]:
     facts = run.facts
     entries: dict[str, Any] = {
         "class_names": list(run.class_names),
-        "source_prior": source_prior(run).tolist(),
-        "trained_prior": trained_prior(run).tolist(),
+        "source_prior": run.source_prior.tolist(),
+        "trained_prior": run.trained_prior.tolist(),
         "target_prior": None if target_prior is None else target_prior.tolist(),
-        "image_size": facts["image_size"],
+        "image_size": facts.image_size,
         "resized": preparation_of(run).resized,
-        "in_channels": facts["in_channels"],
-        "mean": facts["mean"],
-        "std": facts["std"],
+        "in_channels": facts.in_channels,
+        "mean": facts.mean,
+        "std": facts.std,
         "recipe": run.config.recipe,
         "method": run.config.method_name,
         "tailshift_version": version("tailshift"),
@@ -128,7 +119,7 @@ def metadata(run: Run, target_prior: Tensor | None) -> dict[str, str]:
 
 
 def export_onnx(
-    run: Run, path: str | Path, *, target_prior: VectorLike | None = None
+    run: Run, path: str | Path, *, target_prior: Target | None = None
 ) -> float:
     """Write a run as an ONNX file, after comparing it with PyTorch.
 
@@ -141,7 +132,8 @@ def export_onnx(
     Args:
         run: A finished run.
         path: Where to; replaced where it exists.
-        target_prior: :math:`p_t` to build in; None makes it the second input.
+        target_prior: :math:`p_t` to build in: a vector (C,), a name (``"uniform"`` …)
+            or a file; None makes it the second input.
 
     Returns:
         The largest difference in a probability that was seen.
@@ -203,7 +195,7 @@ def _cdist(x: Any, y: Any, p: float = 2.0, compute_mode: int | None = None) -> A
 
 
 def export_program(
-    run: Run, path: str | Path, *, target_prior: VectorLike | None = None
+    run: Run, path: str | Path, *, target_prior: Target | None = None
 ) -> float:
     """Write a run as a torch.export program (``.pt2``), after comparing it.
 
@@ -229,12 +221,10 @@ def export_program(
         return _compare(example, answers)
 
 
-def _example(run: Run, target_prior: VectorLike | None) -> _Example:
-    p = trained_prior(run)
-    p_t = None
-    if target_prior is not None:
-        p_t = as_prior(target_prior, name="target_prior", num_classes=len(p))
-    return _Example(run, p_t)
+def _example(run: Run, target_prior: Target | None) -> _Example:
+    return _Example(
+        run, None if target_prior is None else run.target_prior(target_prior)
+    )
 
 
 def _dynamic_shapes(inputs: dict[str, Tensor]) -> dict[str, Any]:
@@ -245,7 +235,7 @@ def _dynamic_shapes(inputs: dict[str, Tensor]) -> dict[str, Any]:
 def _compare(example: _Example, answers: Any) -> float:
     """Return the largest difference in probabilities from PyTorch's; refuse a large."""
     run, largest = example.run, 0.0
-    normalise = Normalisation(run.facts["mean"], run.facts["std"])
+    normalise = Normalisation(run.facts.mean, run.facts.std)
     for prior in example.priors():
         reference = run.retarget(prior)
         for batch_size in BATCH_SIZES:

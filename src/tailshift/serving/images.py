@@ -107,7 +107,7 @@ def preparation_of(run: Run) -> Preparation:
     """Return how a run's images were resized and cropped in evaluation."""
     is_file_data = isinstance(run.config.data, OwnImages | ListBenchmark)
     make = Preparation if is_file_data else WholeImage
-    return make(run.facts["image_size"])
+    return make(run.facts.image_size)
 
 
 class _Load:
@@ -118,8 +118,8 @@ class _Load:
         self.broken: dict[int, str] = {}
         self._files = ImageFiles(Path(), tuple(paths))
         self._prepare = preparation_of(run).evaluation()
-        self._normalise = Normalisation(facts["mean"], facts["std"])
-        self._is_grey = facts["in_channels"] == 1
+        self._normalise = Normalisation(facts.mean, facts.std)
+        self._is_grey = facts.in_channels == 1
 
     def __call__(self, i: int) -> Tensor | None:
         """Return the image (c, H, W), or None where it is broken."""

@@ -101,15 +101,13 @@ def _check_run(run: Run, config: RunConfig, data: LongTailedData) -> None:
     """Refuse a run that is not the first stage of the method on this data."""
     where = f"`train.start_from` (--from) {run.directory}"
     if not run.is_finished:
-        raise ValueError(
-            f"{where} must be a finished run, but is {run.facts['state']}."
-        )
+        raise ValueError(f"{where} must be a finished run, but is {run.facts.state}.")
     if run.config.model.name != config.model.name:
         raise ValueError(
             f"{where} must have the model {config.model.name}, but has "
             f"{run.config.model.name}."
         )
-    if run.facts["source_counts"] != data.class_counts.tolist():
+    if run.source_counts.tolist() != data.class_counts.tolist():
         raise ValueError(
             f"{where} must be trained on the same images, but its class counts differ "
             f"from those of {data.name}."
