@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from tailshift.methods import METHODS
+from tailshift.report.runs import row_names
 
 ROOT = Path(__file__).parents[1]
 MAIN = ("softmax", "balanced_softmax", "lade")
@@ -66,12 +67,11 @@ def columns(rows: Rows) -> dict[str, dict[str, list[float]]]:
     """Return accuracies by column of a table (raw and PC) and target."""
     table: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        name = title(row)
-        if row["method"] == "lade":
-            table[name][row["target"]].append(float(row["compensated"]))
-            continue
-        table[name][row["target"]].append(float(row["raw"]))
-        table[f"PC {name}"][row["target"]].append(float(row["compensated"]))
+        compensates = METHODS.get(row["method"]).compensates
+        names = row_names(title(row), compensates=compensates)
+        for is_compensated, name in names.items():
+            accuracy = float(row["compensated" if is_compensated else "raw"])
+            table[name][row["target"]].append(accuracy)
     return table
 
 

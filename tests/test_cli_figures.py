@@ -151,8 +151,9 @@ def test_reproduce__quick_does_not_train_what_is_long(tailshift: Command) -> Non
     [
         (
             ("figure5",),
-            "`figure` must be one of figure2, figure3, figure4, figure6, but is "
-            "'figure5'.",
+            "`what` must be one of table1, table2, table3, table4, table5, table6, "
+            "table7, table8, table9, table10, table11, figure2, figure3, figure4, "
+            "figure6, but is 'figure5'.",
         ),
         (
             ("figure2", "--csv", "a.csv"),

@@ -182,8 +182,9 @@ def test_reproduce__unknown_table(tailshift: Command, table: str) -> None:
     assert tailshift("reproduce", table) == (
         2,
         "",
-        "error: `table` must be one of table1, table2, table3, table4, table5, table6, "
-        f"table7, table8, table9, table10, table11, but is {table!r}.\n",
+        "error: `what` must be one of table1, table2, table3, table4, table5, table6, "
+        "table7, table8, table9, table10, table11, figure2, figure3, figure4, figure6, "
+        f"but is {table!r}.\n",
     )
 
 

@@ -94,6 +94,8 @@ PUBLIC = (
     "Run.predictions",
     "Run.retarget",
     "evaluate",
+    "report",
+    "reproduce",
     "sklearn.PriorShiftClassifier",
     "export.export_onnx",
 )

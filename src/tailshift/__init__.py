@@ -2,8 +2,7 @@
 
 from importlib import import_module
 from importlib.metadata import version
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailshift import (
     calibration,
@@ -94,19 +93,23 @@ __all__ = [
     "post_compensate",
     "priors",
     "report",
+    "reproduce",
     "sklearn",
     "train",
 ]
 
 if TYPE_CHECKING:
     from tailshift import sklearn
+    from tailshift.paper.reproduce import reproduce
     from tailshift.report import report
     from tailshift.serving import export
 else:
 
-    def __getattr__(name: str) -> ModuleType:
+    def __getattr__(name: str) -> Any:
         """Import what is slow to import when it is first asked for."""
         if name in ("export", "report", "sklearn"):
             room = "serving.export" if name == "export" else name
             return import_module(f"tailshift.{room}")
+        if name == "reproduce":
+            return import_module("tailshift.paper.reproduce").reproduce
         raise AttributeError(f"module 'tailshift' has no attribute {name!r}")

@@ -5,7 +5,6 @@ Three recipes of iNaturalist 2018 (Table 5) stand in for all, cut down to digits
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,7 @@ import pytest
 import tailshift as ts
 from tailshift.paper import reproduce as module
 from tailshift.paper.numbers import paper_table
-from tailshift.paper.reproduce import (
-    Plan,
-    make_plan,
-    parse_table,
-    reproduce,
-    train_missing,
-)
+from tailshift.paper.reproduce import Plan, Request, make_plan, reproduce, train_jobs
 from tailshift.paper.sources import source_of
 from tailshift.recipes import recipe_names
 
@@ -49,14 +42,14 @@ def test_recipes__every_row_with_a_printed_number_has_one(number: int) -> None:
 
 
 def _plan(runs: Path, *, seeds: tuple[int, ...] = (0,), table: str = "table5") -> Plan:
-    return make_plan(table, runs=runs, seeds=seeds, settings=DIGITS)
+    return make_plan(Request(table, runs, seeds, settings=DIGITS))
 
 
 @pytest.fixture(scope="module")
 def shared_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with two seeds of each recipe; read only."""
     runs = tmp_path_factory.mktemp("table5")
-    assert train_missing(_plan(runs, seeds=(0, 1))) == []
+    assert train_jobs(_plan(runs, seeds=(0, 1)).missing) == []
     return runs
 
 
@@ -79,9 +72,9 @@ def test_make_plan__finds_nothing_in_an_empty_folder(tmp_path: Path) -> None:
 def test_make_plan__finds_what_was_trained(shared_runs: Path) -> None:
     plan = _plan(shared_runs, seeds=(0, 1))
     assert plan.missing == ()
-    assert {recipe: len(runs) for recipe, runs in plan.runs.items()} == dict.fromkeys(
-        RECIPES, 2
-    )
+    assert {recipe: list(runs) for recipe, runs in plan.found.items()} == {
+        recipe: [0, 1] for recipe in RECIPES
+    }
 
 
 def test_comparisons__are_the_runs_accuracies(shared_runs: Path) -> None:
@@ -111,20 +104,20 @@ def test_make_plan__counts_a_run_at_any_depth_once_a_seed(runs: Path) -> None:
     shutil.rmtree(runs / RECIPES[2] / "lade-seed0")
     plan = _plan(runs, seeds=(0, 1))
     assert plan.missing == ()
-    assert [run.config.seed for run in plan.runs[RECIPES[2]]] == [0, 1]
+    assert list(plan.found[RECIPES[2]]) == [0, 1]
 
 
 def test_make_plan__does_not_count_other_settings(runs: Path) -> None:
     settings = [*DIGITS, "optim.momentum=0.5"]
-    plan = make_plan("table5", runs=runs, seeds=(7,), settings=settings)
-    assert all(found == [] for found in plan.runs.values())
+    plan = make_plan(Request("table5", runs, seeds=(7,), settings=settings))
+    assert all(found == {} for found in plan.found.values())
     assert len(plan.missing) == 3
 
 
 def test_make_plan__does_not_train_over_another_run(runs: Path) -> None:
     settings = [*DIGITS, "optim.momentum=0.5"]
     with pytest.raises(FileExistsError) as error:
-        make_plan("table5", runs=runs, settings=settings)
+        make_plan(Request("table5", runs, settings=settings))
     assert str(error.value) == (
         f"{runs / RECIPES[0] / 'balanced_softmax-seed0'} holds a run with other "
         f"settings than the recipe {RECIPES[0]}. Move it away, or name another folder "
@@ -137,15 +130,16 @@ def test_make_plan__goes_on_with_a_run_as_it_was_begun(runs: Path) -> None:
     text = (folder / "run.json").read_text(encoding="utf-8")
     (folder / "run.json").write_text(text.replace("finished", "interrupted"), "utf-8")
     settings = [*DIGITS, "train.checkpoint_every=5"]
-    plan = make_plan("table5", runs=runs, settings=settings)
+    request = Request("table5", runs, settings=settings)
+    plan = make_plan(request)
     [job] = plan.missing
     assert (job.directory, job.config.train.checkpoint_every) == (folder, 1)
-    assert train_missing(plan) == []
-    assert make_plan("table5", runs=runs, settings=settings).missing == ()
+    assert train_jobs(plan.missing) == []
+    assert make_plan(request).missing == ()
 
 
 def test_make_plan__quick_takes_the_quick_recipes(tmp_path: Path) -> None:
-    plan = make_plan("table2", runs=tmp_path, quick=True)
+    plan = make_plan(Request("table2", tmp_path, quick=True))
     assert [job.config.recipe for job in plan.missing] == _recipes(2, quick=True)
     assert {job.config.train.epochs for job in plan.missing if _is_old(job)} == {30}
     assert all(job.config.recipe.endswith("_quick") for job in plan.missing)
@@ -156,11 +150,10 @@ def test_make_plan__quick_takes_the_quick_recipes(tmp_path: Path) -> None:
 
 
 def test_make_plan__quick_trains_nothing_long(shared_runs: Path) -> None:
-    plan = make_plan(
-        "table5", runs=shared_runs, seeds=(0, 9), quick=True, settings=DIGITS
-    )
+    request = Request("table5", shared_runs, (0, 9), quick=True, settings=DIGITS)
+    plan = make_plan(request)
     assert plan.missing == ()
-    assert len(plan.runs[RECIPES[2]]) == 2
+    assert len(plan.found[RECIPES[2]]) == 2
 
 
 @pytest.mark.parametrize(
@@ -170,7 +163,7 @@ def test_make_plan__quick_trains_nothing_long(shared_runs: Path) -> None:
 def test_make_plan__knows_the_tables(
     tmp_path: Path, number: int, at_least: int
 ) -> None:
-    missing = make_plan(f"table{number}", runs=tmp_path).missing
+    missing = make_plan(Request(f"table{number}", tmp_path)).missing
     assert len(missing) >= at_least  # Softmax, Balanced Softmax and LADE
     assert [job.config.recipe for job in missing] == _recipes(number)
 
@@ -190,7 +183,7 @@ def _recipes(number: int, *, quick: bool = False) -> list[str]:
 def test_make_plan__needs_no_runs_for_facts(
     tmp_path: Path, table: str, num_cells: int
 ) -> None:
-    plan = make_plan(table, runs=tmp_path)
+    plan = make_plan(Request(table, tmp_path))
     assert plan.missing == ()
     assert len(plan.comparisons()) == num_cells
 
@@ -201,7 +194,7 @@ def test_estimates__are_one_a_missing_run(
     monkeypatch.setattr(
         "tailshift.paper.duration.seconds_per_step", lambda config, shape: 0.5
     )
-    estimates = make_plan("table2", runs=tmp_path, quick=True).estimates()
+    estimates = reproduce("table2", runs=tmp_path, quick=True, dry_run=True).estimates()
     assert [found.recipe for found in estimates] == _recipes(2, quick=True)
     [softmax] = [found for found in estimates if "_ir100_softmax_" in found.recipe]
     assert softmax.num_steps == 30 * 85  # ⌈10,847 / 128⌉
@@ -212,21 +205,21 @@ def test_reproduce__trains_what_is_missing(runs: Path) -> None:
     shutil.rmtree(runs / RECIPES[2] / "lade-seed0")
     said: list[str] = []
     settings = {"runs": runs, "settings": DIGITS, "announce": said.append}
-    plan, faults = reproduce("table5", **settings, dry_run=True)
+    plan = ts.reproduce("table5", **settings, dry_run=True)
     assert [job.config.recipe for job in plan.missing] == RECIPES[2:]
-    assert (faults, said) == ([], [])
-    plan, faults = reproduce("table5", **settings)
-    assert (plan.missing, faults) == ((), [])
+    assert (plan.faults, said) == ((), [])
+    plan = ts.reproduce("table5", **settings)
+    assert (plan.missing, plan.faults) == ((), ())
     assert said == [f"training {RECIPES[2]} with seed 0 (1 of 1)"]
-    assert len(plan.runs[RECIPES[2]]) == 2
+    assert len(plan.found[RECIPES[2]]) == 2
 
 
-def test_train_missing__says_what_the_data_lacks_and_goes_on(tmp_path: Path) -> None:
-    plan = make_plan("table5", runs=tmp_path / "runs")
+def test_train_jobs__says_what_the_data_lacks_and_goes_on(tmp_path: Path) -> None:
+    plan = make_plan(Request("table5", tmp_path / "runs"))
     digits = _plan(tmp_path / "runs").missing[-1]
     said: list[str] = []
-    faults = train_missing(
-        replace(plan, missing=(*plan.missing, digits)),
+    faults = train_jobs(
+        (*plan.missing, digits),
         data_root=tmp_path / "data",
         announce=said.append,
     )
@@ -239,7 +232,7 @@ def test_train_missing__says_what_the_data_lacks_and_goes_on(tmp_path: Path) -> 
     assert ts.load(digits.directory).is_finished
 
 
-def test_train_missing__a_run_that_diverges_stops_no_other(
+def test_train_jobs__a_run_that_diverges_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[str] = []
@@ -251,29 +244,30 @@ def test_train_missing__a_run_that_diverges_stops_no_other(
         return type("Finished", (), {"is_finished": True})
 
     monkeypatch.setattr(module, "train", train)
-    faults = train_missing(_plan(tmp_path))
+    faults = train_jobs(_plan(tmp_path).missing)
     assert faults == [f"{RECIPES[0]}: the loss is nan at step 3."]
     assert trained == RECIPES
 
 
-def test_train_missing__stops_when_interrupted(
+def test_train_jobs__stops_when_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unfinished = type("Unfinished", (), {"is_finished": False})
     monkeypatch.setattr(module, "train", lambda config, **settings: unfinished)
     with pytest.raises(KeyboardInterrupt) as stop:
-        train_missing(_plan(tmp_path))
+        train_jobs(_plan(tmp_path).missing)
     assert str(stop.value) == (
         "interrupted: the same command goes on where this one stopped."
     )
 
 
-def test_parse_table__names_the_tables() -> None:
+def test_reproduce__names_the_tables_and_the_figures() -> None:
     with pytest.raises(ValueError, match="table") as error:
-        parse_table("table12")
+        ts.reproduce("table99")
     assert str(error.value) == (
-        "`table` must be one of table1, table2, table3, table4, table5, table6, "
-        "table7, table8, table9, table10, table11, but is 'table12'."
+        "`what` must be one of table1, table2, table3, table4, table5, table6, table7, "
+        "table8, table9, table10, table11, figure2, figure3, figure4, figure6, but is "
+        "'table99'."
     )
 
 
@@ -293,7 +287,7 @@ def kept(shared_runs: Path, tmp_path: Path) -> Path:
 
 
 def test_make_plan__kept_logits_stand_in_for_runs(tmp_path: Path, kept: Path) -> None:
-    plan = make_plan("table9", runs=tmp_path / "runs", seeds=(0, 5), logits=kept)
+    plan = make_plan(Request("table9", tmp_path / "runs", (0, 5), logits=kept))
     assert {job.config.seed for job in plan.missing if _is_old(job)} == {5}
     cells = {(cell.row, cell.column): cell for cell in plan.comparisons()}
     assert len(cells) == 7 * 11
@@ -329,7 +323,7 @@ def _is_old(job: module.Job) -> bool:
 def test_comparisons__calibration_is_in_the_papers_unit(
     tmp_path: Path, kept: Path
 ) -> None:
-    plan = make_plan("table10", runs=tmp_path / "runs", logits=kept)
+    plan = make_plan(Request("table10", tmp_path / "runs", logits=kept))
     cells = {(cell.row, cell.column): cell for cell in plan.comparisons()}
     assert len(cells) == 7 * 5
     [_, *rest] = [
@@ -359,15 +353,15 @@ def test_comparisons__calibration_is_in_the_papers_unit(
     assert same.paper != same.paper  # NaN: not printed
 
 
-def test_make_plan__refuses_kept_logits_of_other_settings(tmp_path: Path) -> None:
+def test_request__refuses_kept_logits_of_other_settings(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="logits") as error:
-        make_plan("table9", runs=tmp_path, settings=DIGITS, logits=tmp_path)
+        Request("table9", tmp_path, settings=DIGITS, logits=tmp_path)
     assert str(error.value) == (
         "`logits` must come without `settings`: the names of kept logits do not say "
         "which settings they were trained with."
     )
     with pytest.raises(FileNotFoundError) as missing:
-        make_plan("table9", runs=tmp_path, logits=tmp_path / "none")
+        Request("table9", tmp_path, logits=tmp_path / "none")
     assert str(missing.value) == (
         f"There is no folder {tmp_path / 'none'} of kept logits."
     )

@@ -6,7 +6,7 @@ import pytest
 
 import tailshift as ts
 from tailshift.paper.numbers import PAPER_FIGURES
-from tailshift.paper.reproduce import plan_figure, reproduce_figure
+from tailshift.paper.reproduce import Request, make_plan
 from tailshift.recipes import recipe_names
 from tailshift.report.plots import FIGURES
 
@@ -21,10 +21,11 @@ def test_paper_figures__can_be_drawn_and_have_recipes() -> None:
         assert any(panel.recipe in recipes for panel in figure.panels)
 
 
-def test_plan_figure__trains_each_alpha_in_its_own_folder(tmp_path: Path) -> None:
-    plan = plan_figure("figure3", runs=tmp_path, seeds=(0, 2), quick=True)
-    assert plan.runs == ()
-    assert plan.lacking == tuple(f"LADE (α = {alpha})" for alpha in ALPHAS)
+def test_make_plan__trains_each_alpha_in_its_own_folder(tmp_path: Path) -> None:
+    plan = make_plan(Request("figure3", tmp_path, seeds=(0, 2), quick=True))
+    assert plan.runs() == []
+    assert plan.draw(tmp_path / "figures") == []
+    assert plan.lacking == [f"LADE (α = {alpha})" for alpha in ALPHAS]
     folders = [job.directory.relative_to(tmp_path).as_posix() for job in plan.missing]
     assert folders[::2] == [
         "cifar100_lt_ir100_lade_alpha0_quick/lade-seed0",
@@ -41,32 +42,36 @@ def test_plan_figure__trains_each_alpha_in_its_own_folder(tmp_path: Path) -> Non
     )
 
 
-def test_reproduce_figure__trains_what_is_missing_and_finds_it(tmp_path: Path) -> None:
+def test_reproduce__trains_what_is_missing_and_finds_it(tmp_path: Path) -> None:
     said: list[str] = []
-    plan, faults = reproduce_figure(
-        "figure3", runs=tmp_path, settings=DIGITS, announce=said.append
-    )
-    assert faults == []
-    assert (plan.missing, plan.lacking) == ((), ())
-    assert [run.method for run in plan.runs] == [f"LADE (α = {a})" for a in ALPHAS]
+    plan = ts.reproduce("figure3", runs=tmp_path, settings=DIGITS, announce=said.append)
+    assert (plan.missing, plan.lacking, plan.faults) == ((), [], ())
+    runs = plan.runs()
+    assert [run.method for run in runs] == [f"LADE (α = {a})" for a in ALPHAS]
+    assert all((run.key, run.compensates) == ("lade", True) for run in runs)
     assert len(said) == 4
-    for run, alpha in zip(plan.runs, ALPHAS, strict=True):
+    for run, alpha in zip(runs, ALPHAS, strict=True):
         assert f"{ts.load(run.name).config.method.alpha:g}" == alpha
-    figure = FIGURES[plan.figure.name](plan.runs, "uniform")
-    assert [axes.get_title() for axes in figure.axes] == [r.method for r in plan.runs]
-    more = plan_figure("figure3", runs=tmp_path, seeds=(0, 1), settings=DIGITS)
+    svg, png = plan.draw(tmp_path / "figures")
+    text = svg.read_text(encoding="utf-8")
+    assert all(run.method in text for run in runs)
+    assert png.stat().st_size > 1000
+    with pytest.raises(FileExistsError, match=r"figure3\.svg exists"):
+        plan.draw(tmp_path / "figures")
+    request = Request("figure3", tmp_path, seeds=(0, 1), settings=DIGITS)
+    more = make_plan(request)
     assert [job.config.seed for job in more.missing] == [1] * 4
 
 
-def test_plan_figure__takes_kept_logits_of_each_alpha(tmp_path: Path) -> None:
+def test_make_plan__takes_kept_logits_of_each_alpha(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     predictions = ts.Predictions(ts.priors.uniform(2)[None].float(), [0])
     for setting in ("", "alpha0.01-"):
         name = f"cifar100_lt_ir100_lade-paper-{setting}seed5.safetensors"
         predictions.save(kept / name)
-    plan = plan_figure("figure3", runs=tmp_path, seeds=(5,), logits=kept)
-    assert [(run.method, run.seed) for run in plan.runs] == [
+    plan = make_plan(Request("figure3", tmp_path, seeds=(5,), logits=kept))
+    assert [(run.method, run.seed) for run in plan.runs()] == [
         ("LADE (α = 0.01)", 5),
         ("LADE (α = 0.1)", 5),
     ]
@@ -74,17 +79,17 @@ def test_plan_figure__takes_kept_logits_of_each_alpha(tmp_path: Path) -> None:
     assert alphas == [0.0, 1.0]
 
 
-def test_plan_figure__kept_logits_without_other_settings(tmp_path: Path) -> None:
+def test_make_plan__kept_logits_without_other_settings(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="settings") as error:
-        plan_figure("figure2", runs=tmp_path, settings=DIGITS, logits=tmp_path)
+        ts.reproduce("figure2", runs=tmp_path, settings=DIGITS, logits=tmp_path)
     assert str(error.value) == (
         "`logits` must come without `settings`: the names of kept logits do not say "
         "which settings they were trained with."
     )
 
 
-def test_reproduce_figure__dry_run_trains_nothing(tmp_path: Path) -> None:
-    plan, faults = reproduce_figure("figure6", runs=tmp_path / "runs", dry_run=True)
-    assert faults == []
+def test_reproduce__dry_run_trains_nothing(tmp_path: Path) -> None:
+    plan = ts.reproduce("figure6", runs=tmp_path / "runs", dry_run=True)
+    assert plan.faults == ()
     assert {job.config.method_name for job in plan.missing} >= {"softmax", "lade"}
     assert list(tmp_path.iterdir()) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from tailshift.paper.numbers import paper_table
-from tailshift.paper.sources import METHODS, Source, asked_numbers, source_of
+from tailshift.paper.sources import PRINTED_METHODS, Source, asked_numbers, source_of
 from tailshift.recipes import recipe_names
 
 RECIPES = set(recipe_names())
@@ -74,7 +74,7 @@ def test_methods__are_those_of_the_tables() -> None:
         row for number in (2, 3, 4, 5, 6, 9, 10, 11) for row in paper_table(number).rows
     }
     titles = {row.partition(", ")[0].removeprefix("PC ") for row in rows}
-    assert titles == METHODS.keys()
+    assert titles == PRINTED_METHODS.keys()
 
 
 @pytest.mark.parametrize("number", [10, 11])

@@ -16,13 +16,14 @@ from tailshift.cli.app import (
     announce,
     app,
     console,
+    note,
     telling_interrupts,
     write_text,
 )
-from tailshift.cli.show import draw_paper_figure
 from tailshift.cli.train import parse_seeds
 from tailshift.paper.duration import estimate_table
-from tailshift.paper.reproduce import reproduce
+from tailshift.paper.numbers import PAPER_FIGURES
+from tailshift.paper.reproduce import Plan, figure_files, reproduce
 from tailshift.paper.tables import (
     comparison_latex,
     comparison_markdown,
@@ -36,7 +37,7 @@ from tailshift.recipes import load_recipe
     "reproduce", epilog="Example: tailshift reproduce table2 --quick --dry-run"
 )
 def reproduce_command(
-    table: Annotated[
+    what: Annotated[
         str,
         typer.Argument(help="table1 … table11, figure2, figure3, figure4, figure6."),
     ],
@@ -66,25 +67,14 @@ def reproduce_command(
 
     A figure of the paper is drawn instead, as SVG and PNG.
     """
-    if table.startswith("figure"):
-        if csv or markdown or latex:
-            raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
-        draw_paper_figure(
-            table,
-            runs=runs,
-            seeds=parse_seeds(seeds),
-            quick=quick,
-            settings=settings or (),
-            logits=logits,
-            data_root=data_root,
-            dry_run=dry_run,
-            output=output,
-            force=force,
-        )
-        return
+    is_figure = what in PAPER_FIGURES
+    if is_figure and (csv or markdown or latex):
+        raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
+    if is_figure and not dry_run:
+        figure_files(what, output, force=force)  # refuse before training, not after
     with telling_interrupts():
-        plan, faults = reproduce(
-            table,
+        plan = reproduce(
+            what,
             runs=runs,
             seeds=parse_seeds(seeds),
             quick=quick,
@@ -95,8 +85,26 @@ def reproduce_command(
             announce=announce,
         )
     if dry_run and plan.missing:
-        console.print(estimate_table(plan.estimates(data_root)))
-    cells, title, corner = plan.comparisons(), plan.title, plan.table.corner
+        console.print(estimate_table(plan.estimates()))
+    if is_figure:
+        announce(plan.title)
+        for title in plan.lacking:
+            note(f"there is no run of {title}.")
+        for path in [] if dry_run else plan.draw(output, force=force):
+            print(path)
+    else:
+        _show_table(plan, csv, markdown, latex)
+    for fault in plan.faults:
+        print(f"error: {fault}", file=sys.stderr)
+    if plan.faults:
+        raise SystemExit(2)
+
+
+def _show_table(
+    plan: Plan, csv: Path | None, markdown: Path | None, latex: Path | None
+) -> None:
+    """Print ours beside the paper's, and write it in the forms that were asked for."""
+    cells, title, corner = plan.comparisons(), plan.title, plan.request.table.corner
     console.print(comparison_table(cells, title=title, corner=corner))
     if csv is not None:
         write_comparison_csv(csv, cells)
@@ -104,10 +112,6 @@ def reproduce_command(
         write_text(markdown, comparison_markdown(cells, corner=corner))
     if latex is not None:
         write_text(latex, comparison_latex(cells, title=title, corner=corner))
-    for fault in faults:
-        print(f"error: {fault}", file=sys.stderr)
-    if faults:
-        raise SystemExit(2)
 
 
 @app.command(

@@ -1,7 +1,5 @@
 """Commands that show what finished runs are worth: evaluate, report, figures."""
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,19 +14,15 @@ from tailshift.cli.app import (
     RunFolders,
     RunsOrLogits,
     TrainedPrior,
-    announce,
     app,
     check_new,
     console,
     note,
-    telling_interrupts,
     write_text,
 )
 from tailshift.evaluation import Sampling
 from tailshift.evaluation.results import add_results, keep_logits, result_rows
 from tailshift.metrics.table import CALIBRATION, METRICS, check_metric
-from tailshift.paper.duration import estimate_table
-from tailshift.paper.reproduce import reproduce_figure
 from tailshift.report import report, summary_table, write_csv
 from tailshift.report.runs import check_runs, gather_runs, summarise_runs
 from tailshift.report.tables import to_latex, to_markdown
@@ -189,50 +183,3 @@ def figures(
     )
     for path in paths:
         print(path)
-
-
-def draw_paper_figure(
-    figure: str,
-    *,
-    runs: Path,
-    seeds: Sequence[int],
-    quick: bool,
-    settings: Sequence[str],
-    logits: Path | None,
-    data_root: Path | None,
-    dry_run: bool,
-    output: Path,
-    force: bool,
-) -> None:
-    """Train what a figure of the paper lacks, and draw it; with faults, exit code 2."""
-    paths = [output / f"{figure}.{kind}" for kind in ("svg", "png")]
-    for path in [] if dry_run else paths:
-        check_new(path, force)
-    with telling_interrupts():
-        plan, faults = reproduce_figure(
-            figure,
-            runs=runs,
-            seeds=seeds,
-            quick=quick,
-            settings=settings,
-            logits=logits,
-            data_root=data_root,
-            dry_run=dry_run,
-            announce=announce,
-        )
-    if dry_run and plan.missing:
-        console.print(estimate_table(plan.estimates(data_root)))
-    announce(plan.title)
-    for title in plan.lacking:
-        note(f"there is no run of {title}.")
-    if plan.runs and not dry_run:
-        from tailshift.report.plots import FIGURES, save_figure
-
-        drawn = FIGURES[plan.figure.name](plan.runs, "uniform")
-        save_figure(drawn, paths, overwrite=force)
-        for path in paths:
-            print(path)
-    for fault in faults:
-        print(f"error: {fault}", file=sys.stderr)
-    if faults:
-        raise SystemExit(2)

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
@@ -30,17 +31,86 @@ from tailshift.report import ReportRun
 from tailshift.report.runs import report_run
 from tailshift.runs.directory import default_directory
 from tailshift.runs.index import find_kept, find_runs, is_run_of
-from tailshift.runs.run import CONFIG, Run, load, read_config
+from tailshift.runs.run import CONFIG, Run, read_config
+from tailshift.storage import check_new
 from tailshift.training import train
 
-TABLES = tuple(range(1, 12))
+TABLES = {f"table{number}": number for number in range(1, 12)}
 """The tables that can be reproduced."""
+_FACTS = ("table1", "table7")  # they compare recipes, and need no run
 
 Announce = Callable[[str], None]
 
 
 def _silent(text: str) -> None:
     """Announce nothing."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A table or figure of the paper, and what it is reproduced from."""
+
+    what: str
+    """``"table1"`` to ``"table11"``, or ``"figure2"``, ``3``, ``4`` or ``6``."""
+    runs: str | Path = "runs"
+    """Folder of the runs."""
+    seeds: Sequence[int] = (0,)
+    """One run of each recipe for each; further seeds that are there count too."""
+    quick: bool = False
+    """Take ``RECIPE_quick`` if there is one; a recipe without it is not trained, but
+    its runs are shown."""
+    settings: Sequence[str] = ()
+    """Changes to every recipe, each like ``"train.devices=4"``."""
+    logits: str | Path | None = None
+    """Folder where ``tailshift evaluate --logits`` kept test logits. Their names tell
+    the method's settings and no others, so there must be none."""
+    data_root: str | Path | None = None
+    """Folder that holds the data, if it is read from disk."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be reproduced."""
+        known = [*TABLES, *PAPER_FIGURES]
+        if self.what not in known:
+            raise ValueError(
+                f"`what` must be one of {', '.join(known)}, but is {self.what!r}."
+            )
+        if self.logits is not None and self.settings:
+            raise ValueError(
+                "`logits` must come without `settings`: the names of kept logits do "
+                "not say which settings they were trained with."
+            )
+        if self.logits is not None and not Path(self.logits).is_dir():
+            raise FileNotFoundError(f"There is no folder {self.logits} of kept logits.")
+
+    @property
+    def table(self) -> PaperTable:
+        """The table of the paper that is asked for."""
+        return paper_table(TABLES[self.what])
+
+    @property
+    def figure(self) -> PaperFigure | None:
+        """The figure of the paper, if it is one that is asked for."""
+        return PAPER_FIGURES.get(self.what)
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """The classifiers behind it; those of a table are called as their recipes."""
+        if self.figure is not None:
+            return self.figure.panels
+        if self.what in _FACTS:
+            recipes = [benchmark.format("lade") for benchmark in BENCHMARKS.values()]
+        else:
+            recipes = [source_of(cell).recipe for cell in asked_numbers(self.table)]
+        return tuple(Panel(recipe, recipe) for recipe in dict.fromkeys(recipes))
+
+    def config(self, panel: Panel) -> RunConfig | None:
+        """Return what a panel is trained as; None for a recipe that is not there."""
+        names, quick = set(recipe_names()), f"{panel.recipe}_quick"
+        taken = quick if self.quick and quick in names else panel.recipe
+        if taken not in names:
+            return None
+        own = [] if panel.alpha is None else [f"method.alpha={panel.alpha}"]
+        return load_recipe(taken, [*own, *self.settings])
 
 
 @dataclass(frozen=True)
@@ -53,179 +123,184 @@ class Job:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a table needs: the runs there are, and those that are missing."""
+    """What a table or figure needs: the runs there are, and those that are missing."""
 
-    table: PaperTable
-    configs: dict[str, RunConfig]
-    """For each recipe that the table asks for and that exists, what it is taken as."""
-    runs: dict[str, list[Run]]
-    """For each of these, its finished runs, one a seed."""
+    request: Request
+    configs: Mapping[str, RunConfig]
+    """What each panel is trained as, if its recipe exists, by the panel's title."""
+    found: Mapping[str, Mapping[int, Run | Path]]
+    """For each of these, by seed, its finished run or a file of kept logits."""
     missing: tuple[Job, ...]
-    quick: bool = False
-    kept: Mapping[str, Mapping[int, Path]] = field(default_factory=dict)
-    """For each recipe, kept logits of seeds that have no run here."""
+    faults: tuple[str, ...] = ()
+    """A sentence for each run that could not be trained."""
 
     @property
     def title(self) -> str:
-        """The table's number and title, and whether it is about the quick recipes."""
-        ending = "; ours: quick recipes" if self.quick else ""
-        return f"Table {self.table.number}: {self.table.title}{ending}"
+        """Number and title in the paper, and whether ours are of the quick recipes."""
+        ending = "; ours: quick recipes" if self.request.quick else ""
+        shown = self.request.figure or self.request.table
+        kind = "Table" if isinstance(shown, PaperTable) else "Figure"
+        return f"{kind} {shown.number}: {shown.title}{ending}"
 
-    def estimates(self, data_root: Path | None = None) -> list[Estimate]:
+    @property
+    def lacking(self) -> list[str]:
+        """Panels of which nothing is there."""
+        titles = [panel.title for panel in self.request.panels]
+        return [title for title in titles if not self.found.get(title)]
+
+    def estimates(self) -> list[Estimate]:
         """Return how long each missing run would take on this machine."""
-        return estimate_runs([job.config for job in self.missing], data_root)
+        root = self.request.data_root
+        configs = [job.config for job in self.missing]
+        return estimate_runs(configs, None if root is None else Path(root))
 
     def comparisons(self) -> list[Comparison]:
-        """Return ours beside the paper's, cell by cell."""
-        if self.table.number == 1:
+        """Return a table: ours beside the paper's, cell by cell."""
+        if self.request.what == "table1":
             return compare_data_sets(self.configs)
-        if self.table.number == 7:
+        if self.request.what == "table7":
             return compare_settings(self.configs)
-        numbers = asked_numbers(self.table)
+        numbers = asked_numbers(self.request.table)
         sources = [source_of(number) for number in numbers]
         targets = tuple(dict.fromkeys(source.target for source in sources))
         records = {
-            recipe: [_records(path, targets) for path in self.logits_of(recipe)]
-            for recipe in dict.fromkeys(source.recipe for source in sources)
+            recipe: [evaluate(_predictions(run), targets) for run in runs.values()]
+            for recipe, runs in self.found.items()
         }
         return [
-            compare(number, _values(source, records[source.recipe]), source.metric)
+            compare(
+                number, _values(source, records.get(source.recipe, [])), source.metric
+            )
             for number, source in zip(numbers, sources, strict=True)
         ]
 
-    def logits_of(self, recipe: str) -> list[Path]:
-        """Return the runs and the kept logits of a recipe, by seed."""
-        found = {run.config.seed: run.directory for run in self.runs.get(recipe, ())}
-        found = {**self.kept.get(recipe, {}), **found}
-        return [found[seed] for seed in sorted(found)]
+    def runs(self) -> list[ReportRun]:
+        """Return what a figure is drawn from, panel by panel."""
+        return [
+            _shown_as(title, self.configs[title], seed, run)
+            for title, runs in self.found.items()
+            for seed, run in runs.items()
+        ]
+
+    def draw(
+        self, folder: str | Path = "figures", *, force: bool = False
+    ) -> list[Path]:
+        """Draw a figure as SVG and PNG; return the files, none if nothing is there.
+
+        Args:
+            folder: Folder for the files, made if it is missing.
+            force: Replace files that exist.
+        """
+        from tailshift.report.plots import FIGURES, save_figure  # Matplotlib is slow
+
+        runs, figure = self.runs(), self.request.figure
+        if figure is None or not runs:
+            return []
+        paths = figure_files(self.request.what, folder, force=force)
+        save_figure(FIGURES[figure.name](runs, "uniform"), paths, overwrite=force)
+        return paths
+
+
+def figure_files(what: str, folder: str | Path, *, force: bool = False) -> list[Path]:
+    """Return the files of a figure; without ``force`` none of them may exist."""
+    paths = [Path(folder) / f"{what}.{kind}" for kind in ("svg", "png")]
+    for path in paths:
+        check_new(path, force)
+    return paths
 
 
 def reproduce(
-    table: str,
+    what: str,
     *,
-    runs: str | Path = "runs",
-    seeds: Sequence[int] = (0,),
-    quick: bool = False,
-    settings: Sequence[str] = (),
-    logits: str | Path | None = None,
-    data_root: str | Path | None = None,
     dry_run: bool = False,
     announce: Announce = _silent,
-) -> tuple[Plan, list[str]]:
-    """Train what a table lacks; return the table's plan with all runs there are.
-
-    Args:
-        table: This and those up to ``settings`` are as in :func:`make_plan`.
-        runs: The folder of the runs.
-        seeds: One run of each recipe for each.
-        quick: Take the quick recipes.
-        settings: Changes to every recipe.
-        logits: A folder of kept logits.
-        data_root: The folder that holds the data, where it is read from disk.
-        dry_run: Train nothing: the plan says what is missing.
-        announce: Told what is about to be trained.
-
-    Returns:
-        The plan, and a sentence for each fault.
-    """
-
-    def planned(announce: Announce = _silent) -> Plan:
-        return make_plan(
-            table,
-            runs=runs,
-            seeds=seeds,
-            quick=quick,
-            settings=settings,
-            logits=logits,
-            announce=announce,
-        )
-
-    plan = planned(announce)
-    if dry_run or not plan.missing:
-        return plan, []
-    faults = train_missing(plan, data_root=data_root, announce=announce)
-    return planned(), faults
-
-
-def make_plan(
-    table: str,
-    *,
-    runs: str | Path = "runs",
-    seeds: Sequence[int] = (0,),
-    quick: bool = False,
-    settings: Sequence[str] = (),
-    logits: str | Path | None = None,
-    announce: Announce = _silent,
+    **options: Any,
 ) -> Plan:
-    """Return what a table needs.
+    """Train what a table or figure of the paper lacks; return all there is for it.
 
-    A finished run counts, at any depth of ``runs``, if its settings are those of the
-    recipe; of two with the same seed, the later one. Kept logits stand in for a run
-    that is not there.
+    ``comparisons()`` of the result is the table, ``draw(folder)`` writes the figure,
+    and ``faults`` says what could not be trained.
 
     Args:
-        table: ``"table1"`` to ``"table11"``.
-        runs: The folder of the runs.
-        seeds: One run of each recipe for each; further seeds that are there count too.
-        quick: Take ``RECIPE_quick`` where there is one; a recipe without it is shown
-            where its runs are there, but not trained.
-        settings: Changes to every recipe, each like ``"train.devices=4"``.
-        logits: A folder where ``tailshift evaluate --logits`` kept test logits. Their
-            names tell the method's settings and no others, so there must be none.
-        announce: Told of folders that look like runs but cannot be read.
+        what: ``"table1"`` to ``"table11"``, ``"figure2"``, ``"figure3"``, ``"figure4"``
+            or ``"figure6"``.
+        dry_run: Train nothing: ``missing`` says what would be trained.
+        announce: Told what is about to be trained, and of folders that look like runs
+            but cannot be read.
+        options: ``runs``, ``seeds``, ``quick``, ``settings``, ``logits`` and
+            ``data_root``, as the fields of
+            :class:`~tailshift.paper.reproduce.Request`.
+
+    Example:
+        >>> plan = reproduce("table7", dry_run=True)
+        >>> cell = plan.comparisons()[0]
+        >>> cell.row, cell.column, cell.ours_mean, cell.paper
+        ('CIFAR-100-LT (IB 10)', 'λ', 0.01, 0.01)
     """
-    paper = paper_table(parse_table(table))
-    configs = _configs(paper, quick, settings)
-    if paper.number in (1, 7):
-        return Plan(paper, configs, {}, (), quick)
-    found = find_runs(Path(runs), announce)
-    matching = {
-        recipe: one_a_seed(run for run in found if is_run_of(run.config, config))
-        for recipe, config in configs.items()
+    request = Request(what, **options)
+    plan = make_plan(request, announce)
+    if dry_run or not plan.missing:
+        return plan
+    faults = train_jobs(plan.missing, data_root=request.data_root, announce=announce)
+    return replace(make_plan(request), faults=tuple(faults))
+
+
+def make_plan(request: Request, announce: Announce = _silent) -> Plan:
+    """Return what a table or figure needs.
+
+    A finished run counts, at any depth of the runs' folder, if its settings are those
+    of the recipe; of two with the same seed, the later one. Kept logits stand in for a
+    run that is not there.
+    """
+    configs = {p: c for p in request.panels if (c := request.config(p)) is not None}
+    by_title = {panel.title: config for panel, config in configs.items()}
+    if request.what in _FACTS:
+        return Plan(request, by_title, {}, ())
+    trained = find_runs(Path(request.runs), announce)
+    found = {
+        panel.title: _found(config, trained, request.logits)
+        for panel, config in configs.items()
     }
-    kept = kept_logits(configs, logits, settings)
     missing = [
-        make_job(config, seed, Path(runs))
-        for recipe, config in configs.items()
-        for seed in seeds
-        if not (quick and config.recipe == recipe)
-        and seed not in {run.config.seed for run in matching[recipe]}
-        and seed not in kept.get(recipe, {})
+        make_job(config, seed, Path(request.runs), _variant(panel))
+        for panel, config in configs.items()
+        for seed in request.seeds
+        if not (request.quick and config.recipe == panel.recipe)
+        and seed not in found[panel.title]
     ]
-    return Plan(paper, configs, matching, tuple(missing), quick, kept)
+    return Plan(request, by_title, found, tuple(missing))
 
 
-def kept_logits(
-    configs: Mapping[str, RunConfig],
-    logits: str | Path | None,
-    settings: Sequence[str],
-) -> dict[str, dict[int, Path]]:
-    """Return the kept logits of each recipe by seed; none without a folder of them."""
-    if logits is None:
-        return {}
-    if settings:
-        raise ValueError(
-            "`logits` must come without `settings`: the names of kept logits do not "
-            "say which settings they were trained with."
-        )
-    if not Path(logits).is_dir():
-        raise FileNotFoundError(f"There is no folder {logits} of kept logits.")
-    return {
-        recipe: find_kept(Path(logits), config) for recipe, config in configs.items()
-    }
+def _found(
+    config: RunConfig, trained: Sequence[Run], logits: str | Path | None
+) -> dict[int, Run | Path]:
+    """Return the runs and the kept logits of a configuration, by seed."""
+    own = one_a_seed(run for run in trained if is_run_of(run.config, config))
+    kept = {} if logits is None else find_kept(Path(logits), config)
+    found: dict[int, Run | Path] = {**kept}
+    found |= {run.config.seed: run for run in own}
+    return {seed: found[seed] for seed in sorted(found)}
 
 
-def train_missing(
-    plan: Plan, *, data_root: str | Path | None = None, announce: Announce = _silent
-) -> list[str]:
-    """Train what a plan lacks; go on with a run that was interrupted.
+def _variant(panel: Panel) -> str:
+    return "" if panel.alpha is None else f"-alpha{panel.alpha:g}"
 
-    A data set that cannot be read does not stop the runs on the others.
 
-    Returns:
-        A sentence for each fault.
-    """
-    return train_jobs(plan.missing, data_root=data_root, announce=announce)
+def _predictions(run: Run | Path) -> Predictions:
+    return run.predictions("test") if isinstance(run, Run) else Predictions.load(run)
+
+
+def _shown_as(title: str, config: RunConfig, seed: int, run: Run | Path) -> ReportRun:
+    if isinstance(run, Run):
+        return report_run(run, title=title)
+    return ReportRun(
+        title,
+        seed,
+        Predictions.load(run),
+        name=str(run),
+        key=config.method_name,
+        compensates=config.method.compensates,
+    )
 
 
 def train_jobs(
@@ -234,7 +309,13 @@ def train_jobs(
     data_root: str | Path | None = None,
     announce: Announce = _silent,
 ) -> list[str]:
-    """Train runs as :func:`train_missing` does those of a plan."""
+    """Train missing runs; resume one that was interrupted.
+
+    A data set that cannot be read does not stop the runs on the others.
+
+    Returns:
+        A sentence for each fault.
+    """
     faults: dict[str, str] = {}
     for number, job in enumerate(jobs, start=1):
         config = job.config
@@ -256,38 +337,6 @@ def train_jobs(
     return list(faults.values())
 
 
-def parse_table(table: str) -> int:
-    """Return the number of a table that can be reproduced.
-
-    Example:
-        >>> parse_table("table2")
-        2
-    """
-    names = {f"table{number}": number for number in TABLES}
-    if table not in names:
-        raise ValueError(
-            f"`table` must be one of {', '.join(names)}, but is {table!r}."
-        )
-    return names[table]
-
-
-def _configs(
-    table: PaperTable, quick: bool, settings: Sequence[str]
-) -> dict[str, RunConfig]:
-    """Return the configuration of each recipe that a table asks for and that exists."""
-    names = set(recipe_names())
-    if table.number in (1, 7):
-        asked = [benchmark.format("lade") for benchmark in BENCHMARKS.values()]
-    else:
-        asked = [source_of(number).recipe for number in asked_numbers(table)]
-    configs = {}
-    for recipe in dict.fromkeys(asked):
-        taken = f"{recipe}_quick" if quick and f"{recipe}_quick" in names else recipe
-        if taken in names:
-            configs[recipe] = load_recipe(taken, settings)
-    return configs
-
-
 def one_a_seed(runs: Iterable[Run]) -> list[Run]:
     """Return the last run of each seed, by seed."""
     by_seed = {run.config.seed: run for run in runs}
@@ -295,12 +344,12 @@ def one_a_seed(runs: Iterable[Run]) -> list[Run]:
 
 
 def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job:
-    """Return a missing run; one that was begun there goes on as it was begun.
+    """Return a missing run; one that was begun there resumes as it was begun.
 
     Args:
         recipe: What to train.
-        seed: With which seed.
-        runs: The folder of the runs.
+        seed: Seed of the run.
+        runs: Folder of the runs.
         variant: Added to the directory's name, for a recipe with other settings.
     """
     config = recipe.model_copy(update={"seed": seed})
@@ -316,13 +365,6 @@ def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job
     return Job(begun, directory)
 
 
-def _records(path: Path, targets: Sequence[str]) -> list[Record]:
-    """Return the records of a run's directory, or of a file of kept logits."""
-    is_run = path.is_dir()
-    predictions = load(path).predictions("test") if is_run else Predictions.load(path)
-    return evaluate(predictions, targets)
-
-
 def _values(source: Source, runs: Sequence[Sequence[Record]]) -> list[float]:
     """Return our scores of a cell as the paper prints them, one for each seed."""
     values = [
@@ -333,149 +375,3 @@ def _values(source: Source, runs: Sequence[Sequence[Record]]) -> list[float]:
     ]
     metric = METRICS[source.metric]
     return [metric.scaled(value) for value in values if not math.isnan(value)]
-
-
-@dataclass(frozen=True)
-class FigurePlan:
-    """What a figure needs: the logits there are, and the runs that are missing."""
-
-    figure: PaperFigure
-    runs: tuple[ReportRun, ...]
-    """What can be drawn, panel by panel."""
-    missing: tuple[Job, ...]
-    lacking: tuple[str, ...]
-    """Panels of which nothing is there."""
-    quick: bool = False
-
-    @property
-    def title(self) -> str:
-        """The figure's number and title, and whether it is of the quick recipes."""
-        ending = "; ours: quick recipes" if self.quick else ""
-        return f"Figure {self.figure.number}: {self.figure.title}{ending}"
-
-    def estimates(self, data_root: Path | None = None) -> list[Estimate]:
-        """Return how long each missing run would take on this machine."""
-        return estimate_runs([job.config for job in self.missing], data_root)
-
-
-def plan_figure(
-    figure: str,
-    *,
-    runs: str | Path = "runs",
-    seeds: Sequence[int] = (0,),
-    quick: bool = False,
-    settings: Sequence[str] = (),
-    logits: str | Path | None = None,
-    announce: Announce = lambda text: None,
-) -> FigurePlan:
-    """Return what a figure needs, by the rules of `reproduce.make_plan` for tables.
-
-    Args:
-        figure: ``"figure2"``, ``"figure3"``, ``"figure4"`` or ``"figure6"``.
-        runs: The folder of the runs.
-        seeds: One run of each panel for each; further seeds that are there count too.
-        quick: Take the quick recipes; those that have none are not trained.
-        settings: Changes to every recipe.
-        logits: A folder of kept logits, for runs that are not there.
-        announce: Told of folders that look like runs but cannot be read.
-    """
-    paper = PAPER_FIGURES[check_paper_figure(figure)]
-    found = find_runs(Path(runs), announce)
-    drawn: list[ReportRun] = []
-    missing: list[Job] = []
-    lacking = []
-    for panel in paper.panels:
-        config = _config(panel, quick, settings)
-        there = (
-            {} if config is None else _logits(panel, config, found, logits, settings)
-        )
-        drawn += [there[seed] for seed in sorted(there)]
-        if config is not None and not (quick and config.recipe == panel.recipe):
-            variant = "" if panel.alpha is None else f"-alpha{panel.alpha:g}"
-            absent = [seed for seed in seeds if seed not in there]
-            missing += [make_job(config, s, Path(runs), variant) for s in absent]
-        if not there:
-            lacking.append(panel.title)
-    return FigurePlan(paper, tuple(drawn), tuple(missing), tuple(lacking), quick)
-
-
-def reproduce_figure(
-    figure: str,
-    *,
-    runs: str | Path = "runs",
-    seeds: Sequence[int] = (0,),
-    quick: bool = False,
-    settings: Sequence[str] = (),
-    logits: str | Path | None = None,
-    data_root: str | Path | None = None,
-    dry_run: bool = False,
-    announce: Announce = lambda text: None,
-) -> tuple[FigurePlan, list[str]]:
-    """Train what a figure lacks; return its plan and a sentence for each fault.
-
-    Args:
-        figure: This and those up to ``logits`` are as in :func:`plan_figure`.
-        runs: The folder of the runs.
-        seeds: One run of each panel for each.
-        quick: Take the quick recipes.
-        settings: Changes to every recipe.
-        logits: A folder of kept logits.
-        data_root: The folder that holds the data, where it is read from disk.
-        dry_run: Train nothing: the plan says what is missing.
-        announce: Told what is about to be trained.
-    """
-
-    def planned(announce: Announce = lambda text: None) -> FigurePlan:
-        return plan_figure(
-            figure,
-            runs=runs,
-            seeds=seeds,
-            quick=quick,
-            settings=settings,
-            logits=logits,
-            announce=announce,
-        )
-
-    plan = planned(announce)
-    if dry_run or not plan.missing:
-        return plan, []
-    faults = train_jobs(plan.missing, data_root=data_root, announce=announce)
-    return planned(), faults
-
-
-def check_paper_figure(figure: str) -> str:
-    """Return the name of a figure that can be reproduced; refuse any other."""
-    if figure not in PAPER_FIGURES:
-        raise ValueError(
-            f"`figure` must be one of {', '.join(PAPER_FIGURES)}, but is {figure!r}."
-        )
-    return figure
-
-
-def _config(panel: Panel, quick: bool, settings: Sequence[str]) -> RunConfig | None:
-    """Return what a panel is trained as; None for a recipe that is not there."""
-    names = set(recipe_names())
-    has_quick = quick and f"{panel.recipe}_quick" in names
-    taken = f"{panel.recipe}_quick" if has_quick else panel.recipe
-    if taken not in names:
-        return None
-    own = [] if panel.alpha is None else [f"method.alpha={panel.alpha}"]
-    return load_recipe(taken, [*own, *settings])
-
-
-def _logits(
-    panel: Panel,
-    config: RunConfig,
-    found: Sequence[Run],
-    logits: str | Path | None,
-    settings: Sequence[str],
-) -> dict[int, ReportRun]:
-    """Return the runs of a panel by seed; kept logits stand in for one not there."""
-    own = one_a_seed(run for run in found if is_run_of(run.config, config))
-    runs = {r.config.seed: replace(report_run(r), method=panel.title) for r in own}
-    kept = kept_logits({panel.recipe: config}, logits, settings).get(panel.recipe, {})
-    from_files = {
-        seed: ReportRun(panel.title, seed, Predictions.load(path), name=str(path))
-        for seed, path in kept.items()
-    }
-    return {**from_files, **runs}

@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from tailshift.methods import METHODS
 from tailshift.metrics.table import METRICS
 from tailshift.paper.numbers import PaperNumber, PaperTable
 
-METHODS = {
+PRINTED_METHODS = {
     "Balanced Softmax": "balanced_softmax",
     "BBN": "bbn",
     "Causal Norm": "causal_norm",
@@ -21,7 +22,7 @@ METHODS = {
     "OLTR": "oltr",
     "Softmax": "softmax",
 }
-"""The methods of the paper's tables by their registered names."""
+"""Registered names of the methods, by what the paper's tables call them."""
 
 BENCHMARKS = {
     "CIFAR-100-LT (IB 10)": "cifar100_lt_ir10_{}",
@@ -67,8 +68,8 @@ def source_of(number: PaperNumber) -> Source:
         recipe = BENCHMARKS[number.row].format(ABLATIONS[number.column])
         return Source(recipe, is_compensated=True)
     title, _, epochs = number.row.partition(", ")
-    is_compensated = title == "LADE" or title.startswith("PC ")
-    method = METHODS[title.removeprefix("PC ")]
+    method = PRINTED_METHODS[title.removeprefix("PC ")]
+    is_compensated = title.startswith("PC ") or METHODS.get(method).compensates
     if number.table in _SHIFTED:
         recipe = _shifted_recipe(number.table, method)
         return Source(recipe, is_compensated, target=number.column)

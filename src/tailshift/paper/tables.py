@@ -169,7 +169,7 @@ def _superscript(number: int) -> str:
     return str(number).translate(SUPERSCRIPTS)
 
 
-CSV_COLUMNS = (
+_CSV_COLUMNS = (
     "table",
     "row",
     "column",
@@ -320,9 +320,9 @@ def write_comparison_csv(path: Path, comparisons: Iterable[Comparison]) -> None:
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(CSV_COLUMNS)
+        writer.writerow(_CSV_COLUMNS)
         for cell in comparisons:
-            writer.writerow([_csv_value(cell, name) for name in CSV_COLUMNS])
+            writer.writerow([_csv_value(cell, name) for name in _CSV_COLUMNS])
 
 
 def _csv_value(cell: Comparison, name: str) -> str:
