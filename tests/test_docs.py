@@ -24,7 +24,7 @@ def test_citations__are_in_the_bibliography():
     sources = [*ROOT.glob("src/**/*.py"), ROOT / "docs/equations.md"]
     for source in sources:
         text = source.read_text(encoding="utf-8")
-        for key in re.findall(r"\[([a-z]+\d{4})\]", text):
+        for key in re.findall(r"\[([a-z]+\d{4}[a-z]?)\]", text):
             assert key in keys, f"{source} cites {key}"
         for key in re.findall(r"citation = \"(\w+)\"", text):
             assert key in keys, f"{source} cites {key}"

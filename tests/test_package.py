@@ -1,4 +1,4 @@
-"""The package as a whole: its public names, its layers and its citations."""
+"""The package as a whole: its public names and its layers."""
 
 import ast
 import importlib
@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 import tailshift as ts
-from tailshift.methods import METHODS
 
 SOURCE = Path(ts.__file__).parent
-REFERENCES = SOURCE.parents[1] / "docs" / "references.bib"
 
 LAYERS = (
     "registry",
@@ -190,27 +188,6 @@ def _plain_imports(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         return [node.module or ""]
     return []
-
-
-def _cited() -> dict[str, str]:
-    """Return each citation key with the place that cites it."""
-    cited = {METHODS.get(name).citation: f"method {name}" for name in METHODS}
-    for path in sorted(SOURCE.rglob("*.py")):
-        for key in re.findall(r"\[([a-z]+\d{4}[a-z]?)\]", path.read_text("utf-8")):
-            cited.setdefault(key, str(path.relative_to(SOURCE)))
-    return cited
-
-
-def test_citations__are_found() -> None:
-    assert "hong2021" in _cited()
-    assert "ren2020" in _cited()
-
-
-@pytest.mark.skipif(not REFERENCES.is_file(), reason="there is no references.bib here")
-def test_citations__are_in_the_references() -> None:
-    text = REFERENCES.read_text(encoding="utf-8")
-    known = set(re.findall(r"^@\w+\{\s*([^,\s]+)\s*,", text, flags=re.MULTILINE))
-    assert {key: where for key, where in _cited().items() if key not in known} == {}
 
 
 def test_main_module__is_the_command_line() -> None:

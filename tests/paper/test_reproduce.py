@@ -12,7 +12,13 @@ import pytest
 import tailshift as ts
 from tailshift.paper import reproduce as module
 from tailshift.paper.numbers import paper_table
-from tailshift.paper.reproduce import Plan, Request, make_plan, reproduce, train_jobs
+from tailshift.paper.reproduce import (
+    PaperRequest,
+    Plan,
+    make_plan,
+    reproduce,
+    train_jobs,
+)
 from tailshift.paper.sources import source_of
 from tailshift.recipes import recipe_names
 
@@ -42,7 +48,7 @@ def test_recipes__every_row_with_a_printed_number_has_one(number: int) -> None:
 
 
 def _plan(runs: Path, *, seeds: tuple[int, ...] = (0,), table: str = "table5") -> Plan:
-    return make_plan(Request(table, runs, seeds, settings=DIGITS))
+    return make_plan(PaperRequest(table, runs, seeds, settings=DIGITS))
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +115,7 @@ def test_make_plan__counts_a_run_at_any_depth_once_a_seed(runs: Path) -> None:
 
 def test_make_plan__does_not_count_other_settings(runs: Path) -> None:
     settings = [*DIGITS, "optim.momentum=0.5"]
-    plan = make_plan(Request("table5", runs, seeds=(7,), settings=settings))
+    plan = make_plan(PaperRequest("table5", runs, seeds=(7,), settings=settings))
     assert all(found == {} for found in plan.found.values())
     assert len(plan.missing) == 3
 
@@ -117,7 +123,7 @@ def test_make_plan__does_not_count_other_settings(runs: Path) -> None:
 def test_make_plan__does_not_train_over_another_run(runs: Path) -> None:
     settings = [*DIGITS, "optim.momentum=0.5"]
     with pytest.raises(FileExistsError) as error:
-        make_plan(Request("table5", runs, settings=settings))
+        make_plan(PaperRequest("table5", runs, settings=settings))
     assert str(error.value) == (
         f"{runs / RECIPES[0] / 'balanced_softmax-seed0'} holds a run with other "
         f"settings than the recipe {RECIPES[0]}. Move it away, or name another folder "
@@ -130,7 +136,7 @@ def test_make_plan__goes_on_with_a_run_as_it_was_begun(runs: Path) -> None:
     text = (folder / "run.json").read_text(encoding="utf-8")
     (folder / "run.json").write_text(text.replace("finished", "interrupted"), "utf-8")
     settings = [*DIGITS, "train.checkpoint_every=5"]
-    request = Request("table5", runs, settings=settings)
+    request = PaperRequest("table5", runs, settings=settings)
     plan = make_plan(request)
     [job] = plan.missing
     assert (job.directory, job.config.train.checkpoint_every) == (folder, 1)
@@ -139,7 +145,7 @@ def test_make_plan__goes_on_with_a_run_as_it_was_begun(runs: Path) -> None:
 
 
 def test_make_plan__quick_takes_the_quick_recipes(tmp_path: Path) -> None:
-    plan = make_plan(Request("table2", tmp_path, quick=True))
+    plan = make_plan(PaperRequest("table2", tmp_path, quick=True))
     assert [job.config.recipe for job in plan.missing] == _recipes(2, quick=True)
     assert {job.config.train.epochs for job in plan.missing if _is_old(job)} == {30}
     assert all(job.config.recipe.endswith("_quick") for job in plan.missing)
@@ -150,7 +156,7 @@ def test_make_plan__quick_takes_the_quick_recipes(tmp_path: Path) -> None:
 
 
 def test_make_plan__quick_trains_nothing_long(shared_runs: Path) -> None:
-    request = Request("table5", shared_runs, (0, 9), quick=True, settings=DIGITS)
+    request = PaperRequest("table5", shared_runs, (0, 9), quick=True, settings=DIGITS)
     plan = make_plan(request)
     assert plan.missing == ()
     assert len(plan.found[RECIPES[2]]) == 2
@@ -163,7 +169,7 @@ def test_make_plan__quick_trains_nothing_long(shared_runs: Path) -> None:
 def test_make_plan__knows_the_tables(
     tmp_path: Path, number: int, at_least: int
 ) -> None:
-    missing = make_plan(Request(f"table{number}", tmp_path)).missing
+    missing = make_plan(PaperRequest(f"table{number}", tmp_path)).missing
     assert len(missing) >= at_least  # Softmax, Balanced Softmax and LADE
     assert [job.config.recipe for job in missing] == _recipes(number)
 
@@ -183,7 +189,7 @@ def _recipes(number: int, *, quick: bool = False) -> list[str]:
 def test_make_plan__needs_no_runs_for_facts(
     tmp_path: Path, table: str, num_cells: int
 ) -> None:
-    plan = make_plan(Request(table, tmp_path))
+    plan = make_plan(PaperRequest(table, tmp_path))
     assert plan.missing == ()
     assert len(plan.comparisons()) == num_cells
 
@@ -215,7 +221,7 @@ def test_reproduce__trains_what_is_missing(runs: Path) -> None:
 
 
 def test_train_jobs__says_what_the_data_lacks_and_goes_on(tmp_path: Path) -> None:
-    plan = make_plan(Request("table5", tmp_path / "runs"))
+    plan = make_plan(PaperRequest("table5", tmp_path / "runs"))
     digits = _plan(tmp_path / "runs").missing[-1]
     said: list[str] = []
     faults = train_jobs(
@@ -287,7 +293,7 @@ def kept(shared_runs: Path, tmp_path: Path) -> Path:
 
 
 def test_make_plan__kept_logits_stand_in_for_runs(tmp_path: Path, kept: Path) -> None:
-    plan = make_plan(Request("table9", tmp_path / "runs", (0, 5), logits=kept))
+    plan = make_plan(PaperRequest("table9", tmp_path / "runs", (0, 5), logits=kept))
     assert {job.config.seed for job in plan.missing if _is_old(job)} == {5}
     cells = {(cell.row, cell.column): cell for cell in plan.comparisons()}
     assert len(cells) == 7 * 11
@@ -323,7 +329,7 @@ def _is_old(job: module.Job) -> bool:
 def test_comparisons__calibration_is_in_the_papers_unit(
     tmp_path: Path, kept: Path
 ) -> None:
-    plan = make_plan(Request("table10", tmp_path / "runs", logits=kept))
+    plan = make_plan(PaperRequest("table10", tmp_path / "runs", logits=kept))
     cells = {(cell.row, cell.column): cell for cell in plan.comparisons()}
     assert len(cells) == 7 * 5
     [_, *rest] = [
@@ -355,13 +361,13 @@ def test_comparisons__calibration_is_in_the_papers_unit(
 
 def test_request__refuses_kept_logits_of_other_settings(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="logits") as error:
-        Request("table9", tmp_path, settings=DIGITS, logits=tmp_path)
+        PaperRequest("table9", tmp_path, settings=DIGITS, logits=tmp_path)
     assert str(error.value) == (
         "`logits` must come without `settings`: the names of kept logits do not say "
         "which settings they were trained with."
     )
     with pytest.raises(FileNotFoundError) as missing:
-        Request("table9", tmp_path, logits=tmp_path / "none")
+        PaperRequest("table9", tmp_path, logits=tmp_path / "none")
     assert str(missing.value) == (
         f"There is no folder {tmp_path / 'none'} of kept logits."
     )

@@ -6,7 +6,7 @@ import pytest
 
 import tailshift as ts
 from tailshift.paper.numbers import PAPER_FIGURES
-from tailshift.paper.reproduce import Request, make_plan
+from tailshift.paper.reproduce import PaperRequest, make_plan
 from tailshift.recipes import recipe_names
 from tailshift.report.plots import FIGURES
 
@@ -22,7 +22,7 @@ def test_paper_figures__can_be_drawn_and_have_recipes() -> None:
 
 
 def test_make_plan__trains_each_alpha_in_its_own_folder(tmp_path: Path) -> None:
-    plan = make_plan(Request("figure3", tmp_path, seeds=(0, 2), quick=True))
+    plan = make_plan(PaperRequest("figure3", tmp_path, seeds=(0, 2), quick=True))
     assert plan.runs() == []
     assert plan.draw(tmp_path / "figures") == []
     assert plan.lacking == [f"LADE (α = {alpha})" for alpha in ALPHAS]
@@ -58,7 +58,7 @@ def test_reproduce__trains_what_is_missing_and_finds_it(tmp_path: Path) -> None:
     assert png.stat().st_size > 1000
     with pytest.raises(FileExistsError, match=r"figure3\.svg exists"):
         plan.draw(tmp_path / "figures")
-    request = Request("figure3", tmp_path, seeds=(0, 1), settings=DIGITS)
+    request = PaperRequest("figure3", tmp_path, seeds=(0, 1), settings=DIGITS)
     more = make_plan(request)
     assert [job.config.seed for job in more.missing] == [1] * 4
 
@@ -70,7 +70,7 @@ def test_make_plan__takes_kept_logits_of_each_alpha(tmp_path: Path) -> None:
     for setting in ("", "alpha0.01-"):
         name = f"cifar100_lt_ir100_lade-paper-{setting}seed5.safetensors"
         predictions.save(kept / name)
-    plan = make_plan(Request("figure3", tmp_path, seeds=(5,), logits=kept))
+    plan = make_plan(PaperRequest("figure3", tmp_path, seeds=(5,), logits=kept))
     assert [(run.method, run.seed) for run in plan.runs()] == [
         ("LADE (α = 0.01)", 5),
         ("LADE (α = 0.1)", 5),

@@ -95,7 +95,7 @@ def announce(text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print what a user should know, beside the results."""
     print(f"note: {text}", file=sys.stderr)
 

@@ -16,7 +16,7 @@ from tailshift.cli.app import (
     announce,
     app,
     console,
-    note,
+    print_note,
     telling_interrupts,
     write_text,
 )
@@ -89,7 +89,7 @@ def reproduce_command(
     if is_figure:
         announce(plan.title)
         for title in plan.lacking:
-            note(f"there is no run of {title}.")
+            print_note(f"there is no run of {title}.")
         for path in [] if dry_run else plan.draw(output, force=force):
             print(path)
     else:

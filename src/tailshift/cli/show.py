@@ -17,7 +17,7 @@ from tailshift.cli.app import (
     app,
     check_new,
     console,
-    note,
+    print_note,
     write_text,
 )
 from tailshift.evaluation import Sampling
@@ -80,7 +80,7 @@ def evaluate_command(
         if path is not None:
             check_new(path, force)
     loaded = [load(run) for run in runs]
-    found = gather_runs(loaded, announce=note)
+    found = gather_runs(loaded, announce=print_note)
     check_runs(found)
     targets = target or PAPER_TARGETS
     summaries = summarise_runs(
@@ -130,7 +130,7 @@ def report_command(
         logits=logits or (),
         trained_prior=trained_prior,
         force=force,
-        announce=note,
+        announce=print_note,
     )
     print(page)
 
@@ -171,7 +171,10 @@ def figures(
 
     _check_named(runs, logits)
     found = gather_runs(
-        runs or (), logits=logits or (), trained_prior=trained_prior, announce=note
+        runs or (),
+        logits=logits or (),
+        trained_prior=trained_prior,
+        announce=print_note,
     )
     paths = write_figures(
         found,
@@ -179,7 +182,7 @@ def figures(
         figures=figure or tuple(FIGURES),
         target=target,
         overwrite=force,
-        announce=note,
+        announce=print_note,
     )
     for path in paths:
         print(path)

@@ -145,7 +145,9 @@ def evaluate(
     :func:`~tailshift.compensation.post_compensate` with this prior; it is there where
     ``predictions.trained_prior`` is. Group accuracies and the order of ``forward`` and
     ``backward`` need ``predictions.source_counts``. With neither, the one record
-    is the raw one of the test set as it is.
+    is the raw one of the test set as it is. ``pandas.DataFrame(evaluate(predictions))``
+    has a line for each record and a column for each of its fields; ``deviation`` is
+    empty, or a mapping for random subsets.
 
     Args:
         predictions: Logits and labels of a test set. Where its classes differ in size,
@@ -158,7 +160,7 @@ def evaluate(
             ``"reweighted"``, the expectation under the target from all samples. See
             :func:`~tailshift.evaluation.sampling.draw_test_set`.
         repeats: How many random subsets.
-        seed: Of the random subsets.
+        seed: Seed for the random subsets.
 
     Example:
         >>> predictions = Predictions(

@@ -47,7 +47,7 @@ def _silent(text: str) -> None:
 
 
 @dataclass(frozen=True)
-class Request:
+class PaperRequest:
     """A table or figure of the paper, and what it is reproduced from."""
 
     what: str
@@ -125,7 +125,7 @@ class Job:
 class Plan:
     """What a table or figure needs: the runs there are, and those that are missing."""
 
-    request: Request
+    request: PaperRequest
     configs: Mapping[str, RunConfig]
     """What each panel is trained as, if its recipe exists, by the panel's title."""
     found: Mapping[str, Mapping[int, Run | Path]]
@@ -229,7 +229,7 @@ def reproduce(
             but cannot be read.
         options: ``runs``, ``seeds``, ``quick``, ``settings``, ``logits`` and
             ``data_root``, as the fields of
-            :class:`~tailshift.paper.reproduce.Request`.
+            :class:`~tailshift.paper.reproduce.PaperRequest`.
 
     Example:
         >>> plan = reproduce("table7", dry_run=True)
@@ -237,7 +237,7 @@ def reproduce(
         >>> cell.row, cell.column, cell.ours_mean, cell.paper
         ('CIFAR-100-LT (IB 10)', 'λ', 0.01, 0.01)
     """
-    request = Request(what, **options)
+    request = PaperRequest(what, **options)
     plan = make_plan(request, announce)
     if dry_run or not plan.missing:
         return plan
@@ -245,7 +245,7 @@ def reproduce(
     return replace(make_plan(request), faults=tuple(faults))
 
 
-def make_plan(request: Request, announce: Announce = _silent) -> Plan:
+def make_plan(request: PaperRequest, announce: Announce = _silent) -> Plan:
     """Return what a table or figure needs.
 
     A finished run counts, at any depth of the runs' folder, if its settings are those
