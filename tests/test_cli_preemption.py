@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import tailshift as ts
-from tailshift.training.loop import TrainingProgress
+from tailshift.training.recorder import TrainingProgress
 
 Command = Callable[..., Any]
 

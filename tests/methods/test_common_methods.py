@@ -19,7 +19,7 @@ from tailshift.models import Classifier
 from tailshift.runs.network import place_head
 from tailshift.runs.run import WEIGHTS
 from tailshift.training.inference import SplitFeatures
-from tailshift.training.loop import TrainingProgress
+from tailshift.training.recorder import TrainingProgress
 from tailshift.training.train import build_fabric, build_loss, new_model
 
 STEPS = 5
@@ -110,7 +110,7 @@ def _stages(
             place_head(model, config, number)
             model.head.begin(previous, features)
         if stage.epochs != 0:
-            loss = build_loss(config, data, stage)
+            loss = build_loss(config, data.class_counts, stage)
             yield model.train(), loss, len(config.samplers(stage))
 
 

@@ -15,7 +15,7 @@ from tailshift.methods import SADE
 from tailshift.methods.sade import SADEOfExperts
 from tailshift.models import BranchedBackbone, DigitsNet, ExpertHead, ExpertOutput
 from tailshift.runs.run import WEIGHTS
-from tailshift.training.loop import TrainingProgress
+from tailshift.training.recorder import TrainingProgress
 
 COUNTS = torch.tensor([50, 20, 5, 1])
 

@@ -3,6 +3,7 @@
 import itertools
 import json
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor, nn
 
 import tailshift as ts
-from tailshift.data import Batch
+from tailshift.processes import Processes
 from tailshift.runs.checkpoint import read_position
 from tailshift.runs.run import WEIGHTS
-from tailshift.training.loop import Trainer, TrainingProgress
-from tailshift.training.step import Mixed
+from tailshift.training.loop import Trainer
+from tailshift.training.recorder import TrainingProgress
+from tailshift.training.step import DividedStep
 
 EPOCHS, STEPS = 3, 5  # 276 images in batches of 64
 CONFIG = (f"train.epochs={EPOCHS}", "method.name=lade", "method.alpha=0.1")
@@ -174,7 +177,7 @@ def test_train__loss_that_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After seven steps the weights are NaN, so the eighth (step 7 from 0) fails."""
-    set_learning_rate, mix = Trainer.set_learning_rate, Trainer.mix
+    set_learning_rate, check_finite = Trainer.set_learning_rate, Trainer.check_finite
     seen = []
 
     def break_weights(trainer: Trainer) -> float:
@@ -183,12 +186,12 @@ def test_train__loss_that_is_not_finite(
                 next(trainer.model.parameters()).fill_(torch.nan)
         return set_learning_rate(trainer)
 
-    def see(trainer: Trainer, batch: Batch) -> Mixed:
-        seen.append(batch.sample_ids.tolist())
-        return mix(trainer, batch)
+    def see(trainer: Trainer, loss: float) -> None:
+        seen.append(trainer.sample_ids.tolist())
+        check_finite(trainer, loss)
 
     monkeypatch.setattr(Trainer, "set_learning_rate", break_weights)
-    monkeypatch.setattr(Trainer, "mix", see)
+    monkeypatch.setattr(Trainer, "check_finite", see)
     config = ts.load_recipe("digits_lt", CONFIG)
     with pytest.raises(FloatingPointError) as error:
         ts.train(config, output=tmp_path / "run")
@@ -242,3 +245,56 @@ def test_train__checkpoints_within_an_epoch(
     position = read_position(output / "checkpoint.safetensors")
     assert (position.epoch, position.batch) == (1, batch)
     _assert_same(_train(monkeypatch, output, setting, resume=True), reference)
+
+
+@pytest.mark.parametrize("method", ["lade", "bbn", "sade", "oltr"])
+def test_fit__divided_step_of_one_piece_is_the_step_in_sight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """Logits alone, stacked batches, experts and a memory: the same to the last bit."""
+    module = sys.modules["tailshift.training.train"]  # the name is the function's too
+    config = ts.load_recipe("digits_lt", ["train.epochs=2", f"method.name={method}"])
+    whole = ts.train(config, output=tmp_path / "whole")
+    steps: list[DividedStep] = []
+
+    def divided(
+        config: ts.RunConfig, model: nn.Module, loss: nn.Module, fabric: Any, stage: Any
+    ) -> DividedStep:
+        num_parts = len(config.samplers(stage))
+        step = DividedStep(fabric, model, loss, Processes(), num_parts=num_parts)
+        steps.append(step)
+        return step
+
+    monkeypatch.setattr(module, "divided_step", divided)
+    _assert_same(ts.train(config, output=tmp_path / "divided"), whole)
+    assert len(steps) == len(config.method.stages())
+
+
+class _OwnLoss(nn.Module):
+    """A loss that somebody wrote without our base, with a schedule of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.epochs: list[tuple[int, int]] = []
+
+    def begin_epoch(self, epoch: int, num_epochs: int) -> None:
+        self.epochs.append((epoch, num_epochs))
+
+    def forward(self, output: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, labels)
+
+
+@pytest.mark.parametrize(
+    "settings", [[], ["train.mixup=0.2"], ["train.accumulate=2"]], ids=str
+)
+def test_train__loss_of_another_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: list[str]
+) -> None:
+    config = ts.load_recipe(
+        "digits_lt", ["train.epochs=2", "method.name=softmax", *settings]
+    )
+    expected = ts.train(config, output=tmp_path / "expected")
+    own = _OwnLoss()
+    monkeypatch.setattr(type(config.method), "build_loss", lambda *_: own)
+    _assert_same(ts.train(config, output=tmp_path / "own"), expected)
+    assert own.epochs == [(0, 2), (1, 2)]

@@ -14,7 +14,7 @@ import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.losses import LabelAwareSmoothing, cross_entropy_loss
 from tailshift.runs.run import WEIGHTS
-from tailshift.training.loop import TrainingProgress
+from tailshift.training.recorder import TrainingProgress
 from tailshift.training.step import mix
 from tailshift.training.train import build_loss
 
@@ -119,7 +119,7 @@ def test_label_smoothing__goes_by_the_images_there_are(
     config = tiny_config("method.name=crt", "train.label_smoothing=label_aware")
     data = config.data.load(root=None, seed=0)
     for stage in config.method.stages():
-        loss = build_loss(config, data, stage)
+        loss = build_loss(config, data.class_counts, stage)
         assert isinstance(loss, LabelAwareSmoothing)
         assert loss.factors[[0, -1]].tolist() == pytest.approx([0.4, 0.1])
 

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from tailshift.training.loop import training_progress
+from tailshift.training.recorder import training_progress
 
 
 def _shown(title: str, *, terminal: bool) -> str:

@@ -16,7 +16,8 @@ from torch import Tensor
 import tailshift as ts
 from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
 from tailshift.training.interrupt import StopRequest
-from tailshift.training.loop import Trainer, training_progress
+from tailshift.training.loop import Trainer
+from tailshift.training.recorder import training_progress
 from tailshift.training.train import build_fabric, build_trainer, new_model
 
 TinyConfig = Callable[..., ts.RunConfig]
@@ -227,7 +228,7 @@ def _one_epoch(trainer: Trainer) -> dict[str, Any]:
     """Train and return the epoch's metrics."""
     found: list[dict[str, Any]] = []
     with training_progress("test", trainer.num_steps, done=0) as progress:
-        trainer.fit(on_epoch=found.append, stop=StopRequest(), progress=progress)
+        trainer.fit(on_epoch=found.append, stop=StopRequest(), log=progress.step)
     return found[0]
 
 

@@ -1,4 +1,4 @@
-"""What a run leaves behind, written as it happens."""
+"""What a run leaves behind, written as it happens, and the progress it shows."""
 
 import json
 import os
@@ -8,6 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from torch import nn
 
 from tailshift.config import RunConfig
@@ -28,6 +36,7 @@ from tailshift.runs.run import (
     write_json,
 )
 from tailshift.storage import atomic_write
+from tailshift.training.distributed import is_first_process
 from tailshift.training.inference import outputs
 from tailshift.training.loop import Metrics, Trainer
 from tailshift.training.sharding import first_decides
@@ -218,3 +227,44 @@ class Recorder:
             class_names=self.data.class_names,
         )
         return predictions.half() if self.config.eval.half_logits else predictions
+
+
+class TrainingProgress:
+    """A bar over a run's steps, with the loss and images per second."""
+
+    def __init__(self, bar: Progress, num_steps: int, title: str, done: int) -> None:
+        self._bar = bar
+        self._task = bar.add_task(
+            title, total=num_steps, completed=done, loss="", rate=""
+        )
+
+    def step(self, loss: float, seconds: float, images: int) -> None:
+        """Advance by one step, which took that long for so many images."""
+        self._bar.update(
+            self._task,
+            advance=1,
+            loss=f"loss {loss:.3f}",
+            rate=f"{images / max(seconds, 1e-9):,.0f} images/s",
+        )
+
+
+@contextmanager
+def training_progress(
+    title: str, num_steps: int, *, done: int = 0, console: Console | None = None
+) -> Iterator[TrainingProgress]:
+    """Show a bar while the block runs, if standard error is a terminal.
+
+    Of several processes the first shows it.
+    """
+    console = console or Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    disable = not (console.is_terminal and is_first_process())
+    with Progress(*columns, console=console, disable=disable, transient=True) as bar:
+        yield TrainingProgress(bar, num_steps, title, done)

@@ -1,17 +1,20 @@
-"""One step of training: mixed, in pieces, forward and backward over all processes."""
+"""A step on a batch that is mixed, read in pieces or shared by several processes."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import astuple, dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from tailshift.data import Batch
+from tailshift.data.randomness import Stream
 from tailshift.losses import loss_over_processes, mixup, mixup_loss
 from tailshift.losses.base import LossFunction
 from tailshift.models import Head
 from tailshift.processes import Processes
+from tailshift.training.distributed import own_draws, same_draws, step_key
 from tailshift.training.interrupt import StopRequest
 
 if TYPE_CHECKING:
@@ -180,6 +183,12 @@ def _logits(output: Any) -> Tensor:
     return output
 
 
+def logits_of(output: Any) -> Tensor:
+    """Return the logits of what a network gives in training: itself, or in a tuple."""
+    logits: Tensor = output if isinstance(output, Tensor) else output.logits
+    return logits
+
+
 @dataclass
 class StepSums:
     """What a step saw, over all processes."""
@@ -194,6 +203,20 @@ class StepSums:
     """Whether any process is asked to stop."""
     is_preemption: bool = False
 
+    @classmethod
+    def of(cls, loss: Tensor, output: Any, labels: Tensor) -> "StepSums":
+        """Return what this process saw; it waits for the device.
+
+        Args:
+            loss: A scalar.
+            output: Of the network, with logits (N, C).
+            labels: Class indices; of stacked batches the first N are what counts.
+        """
+        logits = logits_of(output)
+        own = labels[: len(logits)]
+        correct = (logits.argmax(-1) == own).sum()
+        return cls(loss.item(), int(correct), len(own), len(labels))
+
     def __add__(self, other: "StepSums") -> "StepSums":
         """Return the sums of two pieces of a batch."""
         return StepSums(
@@ -207,8 +230,12 @@ class StepSums:
 
 
 @dataclass(frozen=True)
-class Step:
-    """Runs a batch forward and backward; the optimiser comes after it."""
+class DividedStep:
+    """A step on a batch that several processes share, or read in pieces, or mixed.
+
+    It runs forward and backward, where the training loop does so in sight for a batch
+    that one process reads whole; for such a batch both do the same.
+    """
 
     fabric: "Fabric"
     model: Any
@@ -221,51 +248,75 @@ class Step:
     """Whether the loss is of the whole batch, at the price of a second forward."""
     num_parts: int = 1
     """Batches that are stacked."""
+    mixup: float = 0.0
+    """α of mixup; 0 blends nothing."""
+    seed: int = 0
+    """Seed of what several processes draw, alike or each its own."""
 
     def __post_init__(self) -> None:
-        if self.processes.world_size > 1 or self.accumulate > 1:
-            for head in self.heads:
-                head.gather_batches(self.processes)
+        for head in self.heads:
+            head.gather_batches(self.processes)
 
-    @property
+    @cached_property
     def heads(self) -> list[Head]:
-        """The heads, which are told when a batch ends."""
+        """The heads that are told when a batch ends, as no forward sees all of it."""
+        if self.processes.world_size == 1 and self.accumulate == 1:
+            return []
         return [m for m in self.model.modules() if isinstance(m, Head)]
 
-    def batch_loss(self, samples: Mixed) -> Callable[[Any, Tensor], Tensor]:
+    def run(
+        self,
+        batch: Batch,
+        number: int,
+        stop: StopRequest,
+        check: Callable[[float], None],
+    ) -> StepSums:
+        """Add a batch's gradients to the parameters; return what it saw.
+
+        Args:
+            batch: This process's part of it.
+            number: Steps done; it decides what is drawn.
+            stop: Asked for on any process, it holds for all.
+            check: Called with each loss before it goes backward.
+        """
+        mixed = self.mix(batch, number)
+        is_shared, rank = self.processes.world_size > 1, self.fabric.global_rank
+        key = step_key(Stream.STEP, seed=self.seed, step=number, rank=rank)
+        with own_draws(key, is_on=is_shared):
+            pieces = micro_batches(
+                mixed, self.accumulate, self.processes, num_parts=self.num_parts
+            )
+            if self.is_exact and len(pieces) > 1:
+                seen = self._run_exactly(pieces, stop, check)
+            else:
+                seen = self._run_pieces(pieces, stop, check)
+            for head in self.heads:
+                head.end_batch()
+        return seen
+
+    def mix(self, batch: Batch, number: int) -> Mixed:
+        """Return the batch on the device, blended where mixup is asked for."""
+        device, is_shared = self.fabric.device, self.processes.world_size > 1
+        images, labels = batch.images.to(device), batch.labels.to(device)
+        key = step_key(Stream.MIX, seed=self.seed, step=number)
+        with same_draws(key, is_on=is_shared and self.mixup > 0):
+            mixed = mix(images, labels, self.mixup, num_parts=self.num_parts)
+        if batch.all_labels is None:
+            return mixed
+        return replace(mixed, all_labels=batch.all_labels.to(device))
+
+    def batch_loss(self, samples: Mixed) -> LossFunction:
         """Return the loss of this process's samples, weighted for the average."""
         if self.processes.world_size == 1:
             return self.loss
         processes = self.processes.knowing(samples.labels, samples.all_labels)
         return partial(_over, self.loss, processes)
 
-    def run(
-        self, mixed: Mixed, stop: StopRequest, check: Callable[[Tensor], None]
-    ) -> StepSums:
-        """Add a batch's gradients to the parameters; return what it saw.
-
-        Args:
-            mixed: This process's part of the batch.
-            stop: Asked for on any process, it holds for all.
-            check: Called with each loss before it goes backward.
-        """
-        pieces = micro_batches(
-            mixed, self.accumulate, self.processes, num_parts=self.num_parts
-        )
-        if self.is_exact and len(pieces) > 1:
-            sums = self._run_exactly(pieces, stop, check)
-        else:
-            sums = self._run_pieces(pieces, stop, check)
-        if self.processes.world_size > 1 or self.accumulate > 1:
-            for head in self.heads:
-                head.end_batch()
-        return sums
-
     def _run_pieces(
         self,
         pieces: list[MicroBatch],
         stop: StopRequest,
-        check: Callable[[Tensor], None],
+        check: Callable[[float], None],
     ) -> StepSums:
         sums = StepSums()
         for number, (piece, weight) in enumerate(pieces, 1):
@@ -275,7 +326,7 @@ class Step:
                 loss = piece.loss(self.batch_loss(piece), output)
                 loss = loss if len(pieces) == 1 else weight * loss
                 seen = self._seen(loss, output, piece.labels, stop)
-                check(loss.new_tensor(seen.loss))
+                check(seen.loss)
                 self.fabric.backward(loss)
             sums += seen
         return sums
@@ -284,7 +335,7 @@ class Step:
         self,
         pieces: list[MicroBatch],
         stop: StopRequest,
-        check: Callable[[Tensor], None],
+        check: Callable[[float], None],
     ) -> StepSums:
         samples = [piece.samples for piece in pieces]
         whole = joined(samples)
@@ -292,8 +343,8 @@ class Step:
         loss, gradients = output_gradients(
             lambda logits: whole.loss(self.batch_loss(whole), logits), logits, samples
         )
-        sums = self._seen(loss, logits, whole.labels, stop)
-        check(loss.new_tensor(sums.loss))
+        seen = self._seen(loss, logits, whole.labels, stop)
+        check(seen.loss)
         for number, (piece, gradient) in enumerate(
             zip(samples, gradients, strict=True), 1
         ):
@@ -301,27 +352,23 @@ class Step:
             with self.fabric.no_backward_sync(self.model, enabled=is_more):
                 output = self.model(piece.images)
                 self.fabric.backward(output, gradient=gradient.to(output.dtype))
-        return sums
+        return seen
 
     def _seen(
         self, loss: Tensor, output: Any, labels: Tensor, stop: StopRequest
     ) -> StepSums:
         """Return the sums over processes; the average of their losses is the loss."""
-        logits = output if isinstance(output, Tensor) else output.logits
-        own = labels[: len(logits)]
-        correct = (logits.argmax(-1) == own).sum().item()
-        mine = [loss.item(), correct, len(own), len(labels)]
-        values = [*mine, stop.is_set, stop.is_preemption]
-        if self.processes.world_size > 1:
-            sums = torch.tensor(values, dtype=torch.float64, device=loss.device)
-            values = self.processes.sum(sums).tolist()
+        mine = StepSums.of(loss, output, labels)
+        mine.is_stopped, mine.is_preemption = stop.is_set, stop.is_preemption
+        if self.processes.world_size == 1:
+            return mine
+        values = torch.tensor(astuple(mine), dtype=torch.float64, device=loss.device)
+        total, *rest = self.processes.sum(values).tolist()
+        correct, images, images_read = map(int, rest[:3])
+        is_stopped, is_preemption = map(bool, rest[3:])
+        loss_of_all = total / self.processes.world_size
         return StepSums(
-            values[0] / self.processes.world_size,
-            int(values[1]),
-            int(values[2]),
-            int(values[3]),
-            bool(values[4]),
-            bool(values[5]),
+            loss_of_all, correct, images, images_read, is_stopped, is_preemption
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD
 
 from tailshift.config import RunConfig
@@ -28,9 +28,10 @@ from tailshift.training.distributed import (
 )
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
-from tailshift.training.loop import Trainer, detecting_anomalies, training_progress
-from tailshift.training.recorder import Recorder
+from tailshift.training.loop import Trainer, detecting_anomalies
+from tailshift.training.recorder import Recorder, training_progress
 from tailshift.training.schedules import build_schedule
+from tailshift.training.step import DividedStep
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -222,7 +223,7 @@ def train_stages(
                 on_epoch=recorder.record_epoch,
                 on_step=recorder.after_step,
                 stop=stop,
-                progress=progress,
+                log=progress.step,
             ):
                 return False
     return True
@@ -239,7 +240,7 @@ def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> N
     """Refuse what a stage could not train on, before hours go into another."""
     for stage in config.method.stages():
         build_loader(config, data, stage, fabric)
-        build_loss(config, data, stage)
+        build_loss(config, data.class_counts, stage)
 
 
 def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
@@ -302,14 +303,29 @@ def build_trainer(
     fabric: "Fabric",
     stage_number: int = 0,
 ) -> Trainer:
-    """Return the trainer of a stage, at its first step."""
+    """Return the trainer of a stage on its data, at its first step."""
+    stage = config.method.stages()[stage_number]
+    synchronise_batch_norm(model, config, len(data.train), fabric.world_size)
+    loader = build_loader(config, data, stage, fabric)
+    loss = build_loss(config, data.class_counts, stage)
+    return assemble_trainer(config, model, loss, loader, fabric, stage_number)
+
+
+def assemble_trainer(
+    config: RunConfig,
+    model: Classifier,
+    loss: nn.Module,
+    loader: Batches,
+    fabric: "Fabric",
+    stage_number: int = 0,
+) -> Trainer:
+    """Return the trainer of a stage for a loss and for batches, at its first step."""
     stages = config.method.stages()
     stage = stages[stage_number]
     begun = stages[1 if config.train.start_from else 0 : stage_number]
-    synchronise_batch_norm(model, config, len(data.train), fabric.world_size)
     frozen = freeze(model, stage.frozen)
-    epochs, num_parts = config.stage_epochs(stage), len(config.samplers(stage))
-    loader = build_loader(config, data, stage, fabric)
+    epochs = config.stage_epochs(stage)
+    loss = loss.to(fabric.device)
     wrapped: nn.Module = model.to(fabric.device)
     optimizer: Any = None
     if epochs:
@@ -318,7 +334,7 @@ def build_trainer(
     return Trainer(
         fabric,
         wrapped,
-        build_loss(config, data, stage).to(fabric.device),
+        loss,
         optimizer,
         build_schedule(
             stage.schedule or config.optim.schedule,
@@ -332,21 +348,42 @@ def build_trainer(
         epochs,
         frozen=frozen,
         epochs_before=sum(config.stage_epochs(stage) for stage in begun),
-        mixup=config.train.mixup,
-        num_parts=num_parts,
-        processes=build_processes(config, fabric, num_parts),
-        accumulate=config.train.accumulate,
-        is_exact=config.train.exact_accumulation,
-        seed=config.seed,
+        divided=divided_step(config, wrapped, loss, fabric, stage),
         position=Position(stage=stage_number),
     )
 
 
-def build_loss(config: RunConfig, data: LongTailedData, stage: Stage) -> nn.Module:
-    """Return the loss of a stage, under smoothed labels where they are asked for."""
-    loss = stage.loss(config.served_counts(data.class_counts, stage))
+def divided_step(
+    config: RunConfig, model: nn.Module, loss: nn.Module, fabric: "Fabric", stage: Stage
+) -> DividedStep | None:
+    """Return what reads a batch in more than one way; None if one read is all."""
+    train, num_parts = config.train, len(config.samplers(stage))
+    if fabric.world_size == 1 and train.accumulate == 1 and train.mixup == 0:
+        return None
+    return DividedStep(
+        fabric,
+        model,
+        loss,
+        build_processes(config, fabric, num_parts),
+        accumulate=train.accumulate,
+        is_exact=train.exact_accumulation,
+        num_parts=num_parts,
+        mixup=train.mixup,
+        seed=config.seed,
+    )
+
+
+def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Module:
+    """Return the loss of a stage, under smoothed labels where they are asked for.
+
+    Args:
+        config: Configuration of the run.
+        class_counts: Training images of each class, shape (C,).
+        stage: One of the method's.
+    """
+    loss = stage.loss(config.served_counts(class_counts, stage))
     if config.train.label_smoothing == "label_aware":
-        return LabelAwareSmoothing(loss, data.class_counts)
+        return LabelAwareSmoothing(loss, class_counts)
     return loss
 
 
