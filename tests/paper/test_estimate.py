@@ -1,6 +1,7 @@
 """Estimates: steps are counted, seconds measured, and neither takes long."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from tailshift.paper.duration import (
     seconds_per_step,
 )
 from tailshift.recipes import load_recipe
+from tailshift.training.loop import Trainer
 
 SHAPE = DataShape(torch.tensor([100, 50]), image_size=8, in_channels=1)
 
@@ -97,3 +99,32 @@ def test_estimate_runs__measures_real_steps(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(estimate, "MEASURED", 0.01)
     [found] = estimate_runs([load_recipe("digits_lt", ["method.name=lade"])])
     assert 0 < found.seconds_per_step < 10
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["method.name=lade"],
+        ["method.name=bbn"],
+        ["method.name=oltr", "train.accumulate=3"],
+        ["method.name=lade", "train.accumulate=2", "train.exact_accumulation=true"],
+        ["method.name=softmax", "train.mixup=0.2"],
+        ["method.name=sade", "train.label_smoothing=label_aware"],
+    ],
+    ids=lambda settings: ",".join(settings),
+)
+def test_stepper__takes_the_steps_of_the_training_loop(
+    monkeypatch: pytest.MonkeyPatch, settings: list[str]
+) -> None:
+    """Each size is one step of `Trainer.fit` with the run's own loss and settings."""
+    read: list[tuple[int, bool]] = []
+
+    def end_epoch(trainer: Trainer, lr: float) -> dict[str, Any]:
+        read.append((int(trainer.position.sums["images"]), trainer.divided is None))
+        return {}
+
+    monkeypatch.setattr(Trainer, "end_epoch", end_epoch)
+    step = estimate._stepper(load_recipe("digits_lt", settings), SHAPE)
+    assert all(step(size) > 0 for size in (4, 8, 5))
+    is_plain = not any("accumulate" in s or "mixup" in s for s in settings)
+    assert read == [(4, is_plain), (8, is_plain), (5, is_plain)]

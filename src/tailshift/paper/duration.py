@@ -2,23 +2,30 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from rich import box
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
-from torch.optim import SGD
 
 from tailshift.config import RunConfig
-from tailshift.data import Dataset, known_counts, profile_counts
+from tailshift.data import Batch, Batches, Dataset, known_counts, profile_counts
 from tailshift.data.benchmarks import ListBenchmark
 from tailshift.data.cifar import CIFARLT
+from tailshift.runs.checkpoint import Position
 from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric
+from tailshift.training.interrupt import StopRequest
+from tailshift.training.loop import Trainer
+from tailshift.training.train import assemble_trainer, build_loss
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 CIFAR_TRAIN_IMAGES = 50_000
 
@@ -171,9 +178,45 @@ def _in_one_process(config: RunConfig) -> RunConfig:
     return config.model_copy(update={"train": train})
 
 
+class _OneBatch:
+    """Gives the batch that was put into it last, as an epoch."""
+
+    batch: Batch
+    num_broken = None
+
+    def __len__(self) -> int:
+        return 1
+
+    def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
+        yield self.batch
+
+
 def _stepper(config: RunConfig, shape: DataShape) -> Callable[[int], float]:
-    """Return a function that trains one step of so many images and times it."""
-    fabric = build_fabric(_in_one_process(config))
+    """Return a function that trains one step on so many random images and times it."""
+    config = _in_one_process(config)
+    fabric, loader, stop = build_fabric(config), _OneBatch(), StopRequest()
+    trainer = _trainer(config, shape, fabric, loader)
+    parts, side = len(config.samplers(config.method.stages()[0])), shape.image_size
+    weights = next(trainer.model.parameters())
+    stop.is_set = True  # after the one step
+
+    def step(size: int) -> float:
+        images = torch.randn(parts * size, shape.in_channels, side, side)
+        labels = torch.randint(shape.num_classes, (parts * size,))
+        loader.batch = Batch(images, labels, torch.arange(parts * size))
+        trainer.position = Position()
+        start = time.perf_counter()
+        trainer.fit(on_epoch=lambda metrics: None, stop=stop)
+        weights.flatten()[0].item()  # waits until the device is done
+        return time.perf_counter() - start
+
+    return step
+
+
+def _trainer(
+    config: RunConfig, shape: DataShape, fabric: "Fabric", loader: Batches
+) -> Trainer:
+    """Return the trainer of the first stage, which hardly moves on random images."""
     network = build_network(
         config,
         num_classes=shape.num_classes,
@@ -181,29 +224,11 @@ def _stepper(config: RunConfig, shape: DataShape) -> Callable[[int], float]:
         image_size=shape.image_size,
         is_filled=True,
     )
-    stage = config.method.stages()[0]
     if config.train.channels_last:
         network.to(memory_format=torch.channels_last)
-    optimizer = SGD(network.parameters(), lr=1e-6, momentum=config.optim.momentum)
-    model, optimizer = fabric.setup(network, optimizer)
-    criterion = stage.loss(shape.class_counts).to(fabric.device)
-    parts = len(config.samplers(stage))
-
-    def step(size: int) -> float:
-        side = shape.image_size
-        images = torch.randn(
-            parts * size, shape.in_channels, side, side, device=fabric.device
-        )
-        labels = torch.randint(shape.num_classes, (parts * size,)).to(fabric.device)
-        start = time.perf_counter()
-        loss = criterion(model(images), labels)
-        fabric.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        loss.item()  # waits until the device is done
-        return time.perf_counter() - start
-
-    return step
+    loss = build_loss(config, shape.class_counts, config.method.stages()[0])
+    trainer = assemble_trainer(config, network, loss, loader, fabric)
+    return replace(trainer, schedule=lambda step: 1e-6)
 
 
 def estimate_table(estimates: Sequence[Estimate]) -> Table:
