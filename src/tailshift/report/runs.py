@@ -143,7 +143,7 @@ def gather_runs(
     for run in trained:
         if not run.is_finished:
             announce(
-                f"{run.directory} is not finished; {run.facts['epochs_done']} of "
+                f"{run.directory} is not finished; {run.facts.epochs_done} of "
                 f"{run.config.own_epochs} epochs are done."
             )
     others = [run_from_logits(file, trained_prior=trained_prior) for file in files]

@@ -37,91 +37,6 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
-def with_validation(
-    data: LongTailedData, fraction: float = 0.1, *, seed: int = 0
-) -> LongTailedData:
-    """Return the data with a share of its training images as the validation split.
-
-    Each class gives the share, rounded, but at least one image and never its last:
-    both splits have all classes, but for those with a single image, which stays in
-    training. The choice depends on the images, not on their order. The test split is
-    left as it is.
-
-    Args:
-        data: Data without a validation split.
-        fraction: Share of each class, in (0, 1).
-        seed: Another seed holds out other images.
-
-    Example:
-        >>> from tailshift.data import DigitsLT
-        >>> data = dataclasses.replace(DigitsLT().load(root=None, seed=0), val=None)
-        >>> with_validation(data).class_counts
-        tensor([90, 58, 37, 24, 15, 10,  6,  3,  2,  1])
-    """
-    if data.val is not None:
-        raise ValueError(
-            f"`data` must have no validation split, but {data.name} has one of "
-            f"{len(data.val)} images."
-        )
-    if not 0 < fraction < 1:
-        raise ValueError(f"`fraction` must be in (0, 1), but is {fraction:g}.")
-    split = data.train
-    chosen = hold_out(split.keys(), split.labels, {"val": fraction}, seed=seed)
-    train, val = (split.subset(torch.from_numpy(chosen[k])) for k in ("train", "val"))
-    return dataclasses.replace(
-        data, train=train, val=val, fingerprint=train.fingerprint()
-    )
-
-
-def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> None:
-    """Fill the model with the weights that ``train.start_from`` names.
-
-    Args:
-        model: The network of the method's first stage.
-        config: Of the run that begins.
-        data: Its data.
-    """
-    if len(config.method.stages()) < 2:
-        raise ValueError(
-            f"`train.start_from` (--from) is for methods of two stages, but "
-            f"{config.method_name} has one. Leave it out."
-        )
-    source = Path(config.train.start_from).expanduser()
-    if source.is_dir():
-        _check_run(load(source), config, data)
-        source = source / WEIGHTS
-    if not source.is_file():
-        raise FileNotFoundError(
-            f"`train.start_from` (--from) must be a run or a file of weights, but "
-            f"there is no {source}."
-        )
-    load_weights(source, model)
-
-
-def _check_run(run: Run, config: RunConfig, data: LongTailedData) -> None:
-    """Refuse a run that is not the first stage of the method on this data."""
-    where = f"`train.start_from` (--from) {run.directory}"
-    if not run.is_finished:
-        raise ValueError(f"{where} must be a finished run, but is {run.facts.state}.")
-    if run.config.model.name != config.model.name:
-        raise ValueError(
-            f"{where} must have the model {config.model.name}, but has "
-            f"{run.config.model.name}."
-        )
-    if run.source_counts.tolist() != data.class_counts.tolist():
-        raise ValueError(
-            f"{where} must be trained on the same images, but its class counts differ "
-            f"from those of {data.name}."
-        )
-
-
-HELD_OUT = 0.1
-"""Share of the training images that a method validates on where there are no others."""
-
-OTHER_SEED = 1_000_003
-"""Between the seeds of a stage's samplers."""
-
-
 def train(
     config: RunConfig,
     *,
@@ -236,6 +151,85 @@ def anomalies(recorder: Recorder) -> AbstractContextManager[None]:
     return detecting_anomalies(recorder.model, lambda: recorder.trainer.place)
 
 
+def check_splits(data: LongTailedData) -> None:
+    """Refuse data that nothing can be learnt from or shown on."""
+    for name, split in (("train", data.train), ("test", data.test)):
+        if not len(split):
+            raise ValueError(
+                f"the {name} split of {data.name} must not be empty, but has no image."
+            )
+    empty = (data.class_counts == 0).nonzero().flatten().tolist()
+    if empty:
+        names = ", ".join(data.class_names[c] for c in empty[:5])
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        raise ValueError(
+            f"every class of {data.name} must have a training image, but {names}{more} "
+            "has none: no method can tell what it looks like. Leave the class out."
+        )
+
+
+HELD_OUT = 0.1
+"""Share of the training images that a method validates on where there are no others."""
+
+
+def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
+    """Return the data with validation images that no stage trains on, if it may be."""
+    if (data.val is not None and len(data.val)) or config.train.start_from:
+        return data
+    no_val = dataclasses.replace(data, val=None)
+    return with_validation(no_val, HELD_OUT, seed=config.seed)
+
+
+def with_validation(
+    data: LongTailedData, fraction: float = 0.1, *, seed: int = 0
+) -> LongTailedData:
+    """Return the data with a share of its training images as the validation split.
+
+    Each class gives the share, rounded, but at least one image and never its last:
+    both splits have all classes, but for those with a single image, which stays in
+    training. The choice depends on the images, not on their order. The test split is
+    left as it is.
+
+    Args:
+        data: Data without a validation split.
+        fraction: Share of each class, in (0, 1).
+        seed: Another seed holds out other images.
+
+    Example:
+        >>> from tailshift.data import DigitsLT
+        >>> data = dataclasses.replace(DigitsLT().load(root=None, seed=0), val=None)
+        >>> with_validation(data).class_counts
+        tensor([90, 58, 37, 24, 15, 10,  6,  3,  2,  1])
+    """
+    if data.val is not None:
+        raise ValueError(
+            f"`data` must have no validation split, but {data.name} has one of "
+            f"{len(data.val)} images."
+        )
+    if not 0 < fraction < 1:
+        raise ValueError(f"`fraction` must be in (0, 1), but is {fraction:g}.")
+    split = data.train
+    chosen = hold_out(split.keys(), split.labels, {"val": fraction}, seed=seed)
+    train, val = (split.subset(torch.from_numpy(chosen[k])) for k in ("train", "val"))
+    return dataclasses.replace(
+        data, train=train, val=val, fingerprint=train.fingerprint()
+    )
+
+
+def new_model(config: RunConfig, data: LongTailedData) -> Classifier:
+    """Return the classifier that training starts from."""
+    model = build_network(
+        config,
+        num_classes=data.num_classes,
+        in_channels=data.in_channels,
+        image_size=data.image_size,
+        is_filled=bool(config.train.start_from),
+    )
+    if config.train.channels_last and not config.train.shard:
+        model.to(memory_format=torch.channels_last)
+    return model
+
+
 def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
     """Refuse what a stage could not train on, before hours go into another."""
     for stage in config.method.stages():
@@ -257,43 +251,46 @@ def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
     return 0
 
 
-def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
-    """Return the data with validation images that no stage trains on, if it may be."""
-    if (data.val is not None and len(data.val)) or config.train.start_from:
-        return data
-    no_val = dataclasses.replace(data, val=None)
-    return with_validation(no_val, HELD_OUT, seed=config.seed)
+def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> None:
+    """Fill the model with the weights that ``train.start_from`` names.
 
-
-def check_splits(data: LongTailedData) -> None:
-    """Refuse data that nothing can be learnt from or shown on."""
-    for name, split in (("train", data.train), ("test", data.test)):
-        if not len(split):
-            raise ValueError(
-                f"the {name} split of {data.name} must not be empty, but has no image."
-            )
-    empty = (data.class_counts == 0).nonzero().flatten().tolist()
-    if empty:
-        names = ", ".join(data.class_names[c] for c in empty[:5])
-        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+    Args:
+        model: The network of the method's first stage.
+        config: Of the run that begins.
+        data: Its data.
+    """
+    if len(config.method.stages()) < 2:
         raise ValueError(
-            f"every class of {data.name} must have a training image, but {names}{more} "
-            "has none: no method can tell what it looks like. Leave the class out."
+            f"`train.start_from` (--from) is for methods of two stages, but "
+            f"{config.method_name} has one. Leave it out."
         )
+    source = Path(config.train.start_from).expanduser()
+    if source.is_dir():
+        _check_run(load(source), config, data)
+        source = source / WEIGHTS
+    if not source.is_file():
+        raise FileNotFoundError(
+            f"`train.start_from` (--from) must be a run or a file of weights, but "
+            f"there is no {source}."
+        )
+    load_weights(source, model)
 
 
-def new_model(config: RunConfig, data: LongTailedData) -> Classifier:
-    """Return the classifier that training starts from."""
-    model = build_network(
-        config,
-        num_classes=data.num_classes,
-        in_channels=data.in_channels,
-        image_size=data.image_size,
-        is_filled=bool(config.train.start_from),
-    )
-    if config.train.channels_last and not config.train.shard:
-        model.to(memory_format=torch.channels_last)
-    return model
+def _check_run(run: Run, config: RunConfig, data: LongTailedData) -> None:
+    """Refuse a run that is not the first stage of the method on this data."""
+    where = f"`train.start_from` (--from) {run.directory}"
+    if not run.is_finished:
+        raise ValueError(f"{where} must be a finished run, but is {run.facts.state}.")
+    if run.config.model.name != config.model.name:
+        raise ValueError(
+            f"{where} must have the model {config.model.name}, but has "
+            f"{run.config.model.name}."
+        )
+    if run.source_counts.tolist() != data.class_counts.tolist():
+        raise ValueError(
+            f"{where} must be trained on the same images, but its class counts differ "
+            f"from those of {data.name}."
+        )
 
 
 def build_trainer(
@@ -385,6 +382,10 @@ def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Modu
     if config.train.label_smoothing == "label_aware":
         return LabelAwareSmoothing(loss, class_counts)
     return loss
+
+
+OTHER_SEED = 1_000_003
+"""Between the seeds of a stage's samplers."""
 
 
 def build_loader(
