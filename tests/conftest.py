@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from PIL import Image
 
 from tailshift import Run, RunConfig, load_recipe, train
 from tailshift.cli import main
+from tailshift.models import Classifier, LinearHead, build_backbone
 
 TinyConfig = Callable[..., RunConfig]
 
@@ -23,6 +24,17 @@ def _tiny_config(*overrides: str) -> RunConfig:
 def tiny_config() -> TinyConfig:
     """Make the configuration of a run of two epochs, five steps each."""
     return _tiny_config
+
+
+@pytest.fixture
+def linear_model() -> Callable[..., Classifier]:
+    """Make a classifier of a named backbone and the affine head."""
+
+    def build(name: str, num_classes: int, **settings: Any) -> Classifier:
+        backbone = build_backbone(name, **settings)
+        return Classifier(backbone, LinearHead(backbone.feature_dim, num_classes))
+
+    return build
 
 
 @pytest.fixture(scope="session")

@@ -368,8 +368,8 @@ def test_load_recipe__all_faults_at_once(tmp_path: Path) -> None:
         ),
         (
             "optim.schedule=linear",
-            "`optim.schedule` must be 'constant', 'multi_step', 'cosine' or "
-            "'one_cycle', but is 'linear'.",
+            "`optim.schedule`: unknown schedule 'linear'; Known: constant, cosine, "
+            "multi_step, one_cycle",
         ),
         ("optim.milestones=5", "`optim.milestones` must be a valid array, but is 5."),
         (

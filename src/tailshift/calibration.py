@@ -122,6 +122,10 @@ class _Scaling(ABC):
         """Return the penalty and its gradient."""
 
 
+CALIBRATORS: Registry[type[_Scaling]] = Registry("calibrator", _Scaling)
+
+
+@CALIBRATORS.register("temperature")
 class TemperatureScaling(_Scaling):
     r"""Divide logits by one temperature, :math:`f / T` [guo2017].
 
@@ -156,6 +160,7 @@ class TemperatureScaling(_Scaling):
         return SCALE_RIDGE * float(x @ x) / 2, SCALE_RIDGE * x
 
 
+@CALIBRATORS.register("bcts")
 class BiasCorrectedTemperatureScaling(_Scaling):
     r"""One temperature and a bias a class, :math:`f / T + b_c` (BCTS) [alexandari2020].
 
@@ -198,6 +203,7 @@ class BiasCorrectedTemperatureScaling(_Scaling):
         return float(weight @ x**2) / 2, weight * x
 
 
+@CALIBRATORS.register("vector")
 class VectorScaling(_Scaling):
     r"""A scale and a bias a class, :math:`e^{a_c} \log p_c + b_c` [guo2017].
 
@@ -232,12 +238,6 @@ class VectorScaling(_Scaling):
         return float(value) / 2, np.concatenate(
             [self.ridge * own + shared, self.ridge * b]
         )
-
-
-CALIBRATORS: Registry[type[_Scaling]] = Registry("calibrator")
-CALIBRATORS.add("temperature", TemperatureScaling)
-CALIBRATORS.add("bcts", BiasCorrectedTemperatureScaling)
-CALIBRATORS.add("vector", VectorScaling)
 
 
 def _log_probs(f: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

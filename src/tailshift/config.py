@@ -24,14 +24,23 @@ from torch import Tensor
 
 from tailshift.data import DATASETS, SAMPLERS, Dataset
 from tailshift.losses import as_loss
-from tailshift.methods import METHODS, Method, Stage
-from tailshift.models import check_model_name
-from tailshift.registry import Registry, did_you_mean
+from tailshift.methods import METHODS, SCHEDULES, Method, Stage
+from tailshift.models import MODELS, check_model_name
+from tailshift.registry import OWN, Origin, Registry, did_you_mean
 
 Settings = TypeVar("Settings")
 
 MOST = 1e6
 """The largest learning rate or penalty that is taken for meant."""
+
+
+def _known(setting: str, find: Callable[[str], object], name: str) -> str:
+    """Return a registered name; the message about another one says for what it is."""
+    try:
+        find(name)
+    except ValueError as error:
+        raise ValueError(f"`{setting}`: {error}") from None
+    return name
 
 
 class _Section(BaseModel):
@@ -61,11 +70,7 @@ class ModelConfig(_Section):
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        try:
-            check_model_name(name)
-        except ValueError as error:
-            raise ValueError(f"`model.name`: {error}") from None
-        return name
+        return _known("model.name", check_model_name, name)
 
 
 class OptimConfig(_Section):
@@ -80,7 +85,7 @@ class OptimConfig(_Section):
     """Nesterov's form of momentum."""
     weight_decay: float = Field(default=5e-4, ge=0, le=MOST)
     """L2 penalty, on every parameter."""
-    schedule: Literal["constant", "multi_step", "cosine", "one_cycle"] = "constant"
+    schedule: str = "constant"
     """How the learning rate goes: see `tailshift.training.schedules`."""
     warmup_epochs: NonNegativeInt = 0
     """Epochs of linear warm-up before ``multi_step`` or ``cosine``."""
@@ -88,6 +93,11 @@ class OptimConfig(_Section):
     """Epochs, counted from 1, from which ``multi_step`` multiplies by ``decay``."""
     decay: float = Field(default=0.1, gt=0, le=1)
     """Factor at each milestone."""
+
+    @field_validator("schedule")
+    @classmethod
+    def _is_known(cls, schedule: str) -> str:
+        return _known("optim.schedule", SCHEDULES.get, schedule)
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
@@ -159,11 +169,7 @@ class TrainConfig(_Section):
     @field_validator("sampler")
     @classmethod
     def _is_known(cls, sampler: str) -> str:
-        try:
-            SAMPLERS.get(sampler)
-        except ValueError as error:
-            raise ValueError(f"`train.sampler`: {error}") from None
-        return sampler
+        return _known("train.sampler", SAMPLERS.get, sampler)
 
 
 class EvalConfig(_Section):
@@ -201,12 +207,30 @@ class RunConfig(BaseModel):
     @property
     def data_name(self) -> str:
         """The data set's registered name."""
-        return _registered_name(DATASETS, self.data)
+        return DATASETS.name_of(type(self.data))
 
     @property
     def method_name(self) -> str:
         """The method's registered name."""
-        return _registered_name(METHODS, self.method)
+        return METHODS.name_of(type(self.method))
+
+    @property
+    def plugins(self) -> dict[Origin, list[tuple[str, str]]]:
+        """The plugins that this needs, and the kind and name of what each brings."""
+        used: list[tuple[Registry[Any], str]] = [
+            (DATASETS, self.data_name),
+            (METHODS, self.method_name),
+            (MODELS, self.model.name),
+            (SCHEDULES, self.optim.schedule),
+        ]
+        for stage in self.method.stages():
+            used += [(SAMPLERS, name) for name in self.samplers(stage)]
+        plugins: dict[Origin, list[tuple[str, str]]] = {}
+        for registry, name in dict.fromkeys(used):
+            if name in registry and registry.origin(name) != OWN:
+                brought = plugins.setdefault(registry.origin(name), [])
+                brought.append((registry.kind, name))
+        return plugins
 
     def samplers(self, stage: Stage) -> tuple[str, ...]:
         """Return the samplers that a stage is served by."""
@@ -340,10 +364,6 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             f"`train.label_smoothing` must be 'none', since the loss of {name} does "
             f"not take soft labels, but is {train.label_smoothing!r}."
         )
-
-
-def _registered_name(registry: Registry[Any], entry: object) -> str:
-    return next(name for name in registry if registry.get(name) is type(entry))
 
 
 def _unknown_key(key: str, known: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""What every loss must do; a new loss joins by one line in ``LOSSES``."""
+"""What every loss must do; a new loss joins by one line in ``CASES``."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import (
+    LOSSES,
     BalancedSoftmaxLoss,
     ClassBalancedCrossEntropyLoss,
     ClassBalancedFocalLoss,
@@ -87,7 +88,7 @@ class _SADE(SADELoss):
         return super().class_losses(_experts(logits))
 
 
-LOSSES = [
+CASES = [
     Case("cross_entropy", cross_entropy_loss, CrossEntropyLoss),
     Case(
         "balanced_softmax",
@@ -147,13 +148,23 @@ LOSSES = [
     _lade("self_normalised"),
     _lade("official"),
 ]
-every_loss = pytest.mark.parametrize("case", LOSSES, ids=lambda case: case.name)
+every_loss = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 reducing_loss = pytest.mark.parametrize(
-    "case", [case for case in LOSSES if case.reduces], ids=lambda case: case.name
+    "case", [case for case in CASES if case.reduces], ids=lambda case: case.name
 )
 every_device = pytest.mark.parametrize(
     "device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 )
+
+
+def test_losses__every_registered_one_has_a_case() -> None:
+    modules = tuple(case.module() for case in CASES)
+    without = [
+        name
+        for name in LOSSES
+        if not any(isinstance(module, LOSSES.get(name)) for module in modules)
+    ]
+    assert without == ["bilateral"]  # it takes the labels of two batches
 
 
 def _batch(

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -8,16 +10,15 @@ from tailshift.models import (
     DigitsNet,
     LinearHead,
     build_backbone,
-    build_model,
 )
 
 
 @pytest.mark.parametrize("name", MODELS.names())
 @pytest.mark.parametrize("in_channels", [1, 4])
-def test_build_model__gradient_flows_into_all_parameters(
-    name: str, in_channels: int
+def test_classifier__gradient_flows_into_all_parameters(
+    name: str, in_channels: int, linear_model: Callable[..., Classifier]
 ) -> None:
-    model = build_model(name, num_classes=5, in_channels=in_channels)
+    model = linear_model(name, 5, in_channels=in_channels)
     size = MODELS.get(name).image_size
     logits = model(torch.randn(4, in_channels, size, size))
     assert logits.shape == (4, 5)
@@ -29,9 +30,11 @@ def test_build_model__gradient_flows_into_all_parameters(
 
 
 @pytest.mark.parametrize("name", MODELS.names())
-def test_build_model__evaluation_sees_each_image_alone(name: str) -> None:
+def test_classifier__evaluation_sees_each_image_alone(
+    name: str, linear_model: Callable[..., Classifier]
+) -> None:
     """The logits of an image do not change with the company it is in."""
-    model = build_model(name, num_classes=5).double()
+    model = linear_model(name, 5).double()
     size = MODELS.get(name).image_size
     images = torch.randn(4, 3, size, size, dtype=torch.float64)
     with torch.no_grad():
@@ -42,11 +45,13 @@ def test_build_model__evaluation_sees_each_image_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS.names())
-def test_build_model__same_seed_same_weights(name: str) -> None:
+def test_classifier__same_seed_same_weights(
+    name: str, linear_model: Callable[..., Classifier]
+) -> None:
     torch.manual_seed(1)
-    first = build_model(name, num_classes=5).state_dict()
+    first = linear_model(name, 5).state_dict()
     torch.manual_seed(1)
-    second = build_model(name, num_classes=5).state_dict()
+    second = linear_model(name, 5).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
@@ -74,9 +79,9 @@ def test_classifier__feature_dims_differ() -> None:
         ("timm:resnet5", "unknown timm model 'resnet5'; did you mean 'resnet50'?"),
     ],
 )
-def test_build_model__unknown_name(name: str, message: str) -> None:
+def test_build_backbone__unknown_name(name: str, message: str) -> None:
     with pytest.raises(ValueError, match="unknown") as error:
-        build_model(name, num_classes=5)
+        build_backbone(name)
     assert str(error.value) == message
 
 

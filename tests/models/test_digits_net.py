@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
-from tailshift.models import DigitsNet, build_model
+from tailshift.models import Classifier, DigitsNet, LinearHead
 
 
 @pytest.mark.parametrize("side", [1, 7, 8, 28])
@@ -17,7 +17,7 @@ def test_digits_net__learns_digits_in_ten_epochs() -> None:
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32)[:, None] / 8 - 1
     labels = torch.tensor(digits.target)
-    model = build_model("digits_net", num_classes=10, in_channels=1)
+    model = Classifier(DigitsNet(), LinearHead(128, 10))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(10):
         for batch in torch.randperm(300).split(30):

@@ -1,9 +1,11 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tailshift.models import ResNet32, TwoBranchResNet32, build_model, num_parameters
+from tailshift.models import Classifier, ResNet32, TwoBranchResNet32, num_parameters
 from tailshift.models.resnet32 import BasicBlock, shortcut_a
 
 
@@ -68,14 +70,18 @@ def test_basic_block__equals_reference(
     )
 
 
-def test_resnet32__parameters_of_the_literature() -> None:
+def test_resnet32__parameters_of_the_literature(
+    linear_model: Callable[..., Classifier],
+) -> None:
     """He et al. (2016), Table 6: 0.46 M with ten classes."""
-    assert num_parameters(build_model("resnet32", num_classes=10)) == 464_154
+    assert num_parameters(linear_model("resnet32", 10)) == 464_154
 
 
-def test_resnet32_two_branch__one_more_block_and_a_wider_head() -> None:
+def test_resnet32_two_branch__one_more_block_and_a_wider_head(
+    linear_model: Callable[..., Classifier],
+) -> None:
     """ResNet-32 plus two 3×3 convolutions of 64 × 64 and their batch norms."""
-    model = build_model("resnet32_two_branch", num_classes=100)
+    model = linear_model("resnet32_two_branch", 100)
     block = 2 * (9 * 64 * 64) + 2 * (64 + 64)
     assert num_parameters(model) == num_parameters(ResNet32()) + block + 129 * 100
 

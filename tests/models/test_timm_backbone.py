@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +7,7 @@ import timm
 import torch
 from torch import nn
 
-from tailshift.models import TimmBackbone, build_model
+from tailshift.models import Classifier, TimmBackbone
 from tailshift.models import timm_backbone as module
 from tailshift.models.timm_backbone import (
     Pretrained,
@@ -143,8 +144,8 @@ def test_timm_backbone__takes_published_weights(
     assert asked == [True]
 
 
-def test_build_model__timm() -> None:
-    model = build_model("timm:test_resnet", num_classes=7).eval()
+def test_classifier__timm(linear_model: Callable[..., Classifier]) -> None:
+    model = linear_model("timm:test_resnet", 7).eval()
     with torch.no_grad():
         assert model(torch.randn(2, 3, 64, 64)).shape == (2, 7)
 

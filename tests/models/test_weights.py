@@ -1,5 +1,6 @@
 """Backbone weights from files: of a run, of timm, and those that do not fit."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from tailshift import Run
-from tailshift.models import build_backbone, build_model, load_backbone_weights
+from tailshift.models import Classifier, build_backbone, load_backbone_weights
 from tailshift.models.backbone import Backbone
 from tailshift.runs.run import save_weights
 
@@ -42,9 +43,11 @@ def test_load_backbone_weights__of_a_run(digits_run: Run) -> None:
         assert torch.equal(features, digits_run.model.backbone(images))
 
 
-def test_load_backbone_weights__of_a_run_with_a_timm_model(tmp_path: Path) -> None:
+def test_load_backbone_weights__of_a_run_with_a_timm_model(
+    tmp_path: Path, linear_model: Callable[..., Classifier]
+) -> None:
     """A head for another number of classes is left out."""
-    trained = build_model("timm:test_resnet", num_classes=7)
+    trained = linear_model("timm:test_resnet", 7)
     save_weights(tmp_path / "weights.safetensors", trained)
     backbone = build_backbone("timm:test_resnet")
     load_backbone_weights(backbone, tmp_path / "weights.safetensors")

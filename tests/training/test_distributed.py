@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from tailshift.models.backbone import (
     MODELS,
     Backbone,
     MeanOverPositions,
-    ModelInfo,
     Split,
 )
 from tailshift.recipes import recipe_names
@@ -123,10 +121,6 @@ class DropoutNet(PlainNet):
         self.tail = nn.Sequential(self.tail, nn.Dropout(0.5))
 
 
-PLAIN = ModelInfo(PlainNet, "For tests.", feature_dim=8, image_size=8, in_channels=1)
-DROPOUT = replace(PLAIN, build=DropoutNet)
-
-
 def _train(folder: Path, name: str, **settings: Any) -> None:
     config = ts.load_recipe("digits_lt", [*COMMON, *(JOBS | OTHER_JOBS)[name]])
     ts.train(config, output=folder / name, **settings)
@@ -187,7 +181,7 @@ def _run(folder: Path, world_size: int, *names: str) -> None:
 
 @pytest.fixture
 def _plain_net(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MODELS._entries, "plain_net", PLAIN)
+    monkeypatch.setitem(MODELS._entries, "plain_net", PlainNet)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +189,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of each job's run in one process."""
     folder = tmp_path_factory.mktemp("alone")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(MODELS._entries, "plain_net", PLAIN)
+        patch.setitem(MODELS._entries, "plain_net", PlainNet)
         for name in JOBS:
             _train(folder, name)
     return folder
@@ -527,8 +521,8 @@ def test_same_draws__leave_the_generator_as_it_was() -> None:
 
 
 if __name__ == "__main__":  # a process that the tests start
-    MODELS.add("plain_net", PLAIN)
-    MODELS.add("dropout_net", DROPOUT)
+    MODELS.register("plain_net")(PlainNet)
+    MODELS.register("dropout_net")(DropoutNet)
     FOLDER, *NAMES = sys.argv[1:]
     IS_RESUMED = "--resume" in NAMES
     for NAME in NAMES:

@@ -10,7 +10,7 @@ from tailshift import priors
 from tailshift.data import Augmentation, DigitsLT, MemorySplit
 from tailshift.losses import sade_priors
 from tailshift.methods.sade import aggregate_prior
-from tailshift.models import ExpertHead, build_model
+from tailshift.models import Classifier, DigitsNet, ExpertHead, LinearHead
 from tailshift.training.expert_views import adapt_experts, expert_views
 
 
@@ -96,7 +96,7 @@ def test_adapt_experts__a_split_without_augmentation(
 
 
 def test_adapt_experts__another_head(split: MemorySplit) -> None:
-    model = build_model("digits_net", num_classes=10, in_channels=1)
+    model = Classifier(DigitsNet(), LinearHead(128, 10))
     with pytest.raises(TypeError, match="ExpertHead") as error:
         adapt_experts(model, split)
     assert str(error.value) == (

@@ -8,7 +8,7 @@ import torch
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
-from tailshift.training.schedules import build_schedule
+from tailshift.training.schedules import Course, build_schedule
 
 LR = 0.2
 
@@ -33,11 +33,13 @@ def test_multi_step__is_the_table_of_the_paper(steps_per_epoch: int) -> None:
     """Epochs 1..4: .2·(1/3 + 2/3·e/5) = .0933, .12, .1467, .1733; then as printed."""
     schedule = build_schedule(
         "multi_step",
-        epochs=200,
-        steps_per_epoch=steps_per_epoch,
-        warmup_epochs=5,
-        milestones=[120, 160],
-        decay=0.01,
+        Course(
+            epochs=200,
+            steps_per_epoch=steps_per_epoch,
+            warmup_epochs=5,
+            milestones=[120, 160],
+            decay=0.01,
+        ),
     )
     expected = [0.0933, 0.12, 0.1467, 0.1733]
     expected += [0.2] * 115 + [0.002] * 40 + [0.00002] * 41
@@ -55,7 +57,7 @@ def test_one_cycle__equals_torch(num_steps: int) -> None:
             optimizer, max_lr=LR, total_steps=num_steps, cycle_momentum=False
         )
 
-    schedule = build_schedule("one_cycle", epochs=1, steps_per_epoch=num_steps)
+    schedule = build_schedule("one_cycle", Course(epochs=1, steps_per_epoch=num_steps))
     rates = [LR * schedule(step) for step in range(num_steps)]
     assert rates == pytest.approx(_reference(build, num_steps), rel=1e-9)
 
@@ -63,7 +65,9 @@ def test_one_cycle__equals_torch(num_steps: int) -> None:
 def test_cosine__equals_torch() -> None:
     epochs, steps_per_epoch = 6, 7
     num_steps = epochs * steps_per_epoch
-    schedule = build_schedule("cosine", epochs=epochs, steps_per_epoch=steps_per_epoch)
+    schedule = build_schedule(
+        "cosine", Course(epochs=epochs, steps_per_epoch=steps_per_epoch)
+    )
     rates = [LR * schedule(step) for step in range(num_steps)]
     closed = [
         LR * (1 + math.cos(math.pi * t / num_steps)) / 2 for t in range(num_steps)
@@ -74,12 +78,14 @@ def test_cosine__equals_torch() -> None:
 
 
 def test_cosine__warms_up_first() -> None:
-    plain = build_schedule("cosine", epochs=8, steps_per_epoch=3)
-    warmed = build_schedule("cosine", epochs=8, steps_per_epoch=3, warmup_epochs=2)
+    plain = build_schedule("cosine", Course(epochs=8, steps_per_epoch=3))
+    warmed = build_schedule(
+        "cosine", Course(epochs=8, steps_per_epoch=3, warmup_epochs=2)
+    )
     assert [warmed(step) for step in range(3)] == [pytest.approx(2 / 3)] * 3
     assert [warmed(step) for step in range(3, 24)] == [plain(s) for s in range(3, 24)]
 
 
 def test_constant__is_one() -> None:
-    schedule = build_schedule("constant", epochs=3, steps_per_epoch=2)
+    schedule = build_schedule("constant", Course(epochs=3, steps_per_epoch=2))
     assert [schedule(step) for step in range(6)] == [1.0] * 6

@@ -12,7 +12,7 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor, nn
 
 import tailshift as ts
-from tailshift.models import build_model
+from tailshift.models import Classifier, DigitsNet, LinearHead
 from tailshift.processes import is_sharded, load_whole_state, whole, whole_state
 from tailshift.training.distributed import build_fabric, everyone_of
 from tailshift.training.sharding import blocks, check_sharding, first_decides
@@ -22,7 +22,7 @@ TinyConfig = Callable[..., ts.RunConfig]
 
 def _model() -> nn.Module:
     torch.manual_seed(0)
-    return build_model("digits_net", num_classes=3, in_channels=1)
+    return Classifier(DigitsNet(), LinearHead(128, 3))
 
 
 def _work(rank: int, port: int, settings: list[str]) -> None:
@@ -82,8 +82,10 @@ def test_whole__of_what_is_not_sharded_is_itself() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"), [("resnet32", 17), ("timm:vit_tiny_patch16_224", 12)]
 )
-def test_blocks__hold_almost_all_weights(name: str, expected: int) -> None:
-    model = build_model(name, num_classes=10)
+def test_blocks__hold_almost_all_weights(
+    name: str, expected: int, linear_model: Callable[..., Classifier]
+) -> None:
+    model = linear_model(name, 10)
     found = [p.numel() for block in blocks(model) for p in block.parameters()]
     assert len(list(blocks(model))) == expected
     assert sum(found) > 0.9 * sum(p.numel() for p in model.parameters())

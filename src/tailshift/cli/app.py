@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tailshift.registry import load_plugin
 from tailshift.report.runs import CarriedPrior
 from tailshift.runs.run import resume_command
 from tailshift.storage import atomic_write
@@ -37,6 +38,25 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="KEY=VALUE, e.g. method.alpha=0.05."),
 ]
+
+
+def _load_plugins(paths: list[Path] | None) -> list[Path] | None:
+    """Load plugins before the other options are read, which may name what is theirs."""
+    for path in paths or ():
+        load_plugin(path)
+    return paths
+
+
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        metavar="FILE",
+        callback=_load_plugins,
+        is_eager=True,
+        help="Run this Python file first; it registers methods, data sets and so on.",
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
 Csv = Annotated[Path | None, typer.Option(help="Write the table here too.")]
 Markdown = Annotated[Path | None, typer.Option(help="Here too, as Markdown.")]
@@ -44,6 +64,11 @@ Latex = Annotated[Path | None, typer.Option(help="Here too, as LaTeX (booktabs).
 RunFolders = Annotated[
     list[Path], typer.Argument(help="Run directories.", metavar="RUN…")
 ]
+
+
+@app.callback()
+def _app(plugin: Plugins = None) -> None:
+    """Train once on long-tailed data, serve any label distribution."""
 
 
 def main() -> None:

@@ -11,35 +11,55 @@ from rich.table import Table
 from rich.text import Text
 
 from tailshift import recipes
-from tailshift.cli.app import DataRoot, app, console
+from tailshift.cli.app import DataRoot, Plugins, app, console
 from tailshift.config import RunConfig
-from tailshift.data import DATASETS, Dataset, check_data, parse_data_option
+from tailshift.data import DATASETS, SAMPLERS, Dataset, check_data, parse_data_option
+from tailshift.estimators import ESTIMATORS
 from tailshift.evaluation.results import training_command
-from tailshift.methods import METHODS
-from tailshift.models import MODELS
-from tailshift.paper.duration import known_shape
+from tailshift.losses import LOSSES
+from tailshift.methods import METHODS, SCHEDULES, Method
+from tailshift.metrics import METRICS
+from tailshift.models import HEADS, MODELS
 from tailshift.recipes import load_recipe, parse_override
-from tailshift.registry import Registry
+from tailshift.registry import OWN, Registry
 
 
 class Listed(StrEnum):
     """What there are lists of."""
 
     METHODS = "methods"
-    DATASETS = "datasets"
+    LOSSES = "losses"
+    HEADS = "heads"
     MODELS = "models"
+    DATASETS = "datasets"
+    SAMPLERS = "samplers"
+    SCHEDULES = "schedules"
+    ESTIMATORS = "estimators"
+    METRICS = "metrics"
+    FIGURES = "figures"
     RECIPES = "recipes"
 
 
+REGISTRIES: dict[Listed, Registry[Any]] = {
+    Listed.METHODS: METHODS,
+    Listed.LOSSES: LOSSES,
+    Listed.HEADS: HEADS,
+    Listed.MODELS: MODELS,
+    Listed.DATASETS: DATASETS,
+    Listed.SAMPLERS: SAMPLERS,
+    Listed.SCHEDULES: SCHEDULES,
+    Listed.ESTIMATORS: ESTIMATORS,
+    Listed.METRICS: METRICS,
+}
+
+
 @app.command("list", epilog="Example: tailshift list methods")
-def list_command(kind: Annotated[Listed, typer.Argument(help="What to list.")]) -> None:
-    """List methods, data sets, models or recipes."""
-    rows = {
-        Listed.METHODS: _method_rows,
-        Listed.DATASETS: lambda: _sentences(DATASETS),
-        Listed.MODELS: lambda: _sentences(MODELS),
-        Listed.RECIPES: _recipe_rows,
-    }[kind]()
+def list_command(
+    kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    plugin: Plugins = None,
+) -> None:
+    """List what there is of a kind, and which plugin brings it if one does."""
+    rows = _recipe_rows() if kind == Listed.RECIPES else _entry_rows(kind)
     if not console.is_terminal:
         print("\n".join("\t".join(row) for row in rows))
         return
@@ -55,24 +75,28 @@ def _above(first: str, more: Sequence[str], indent: str) -> Text:
     return Text("\n").join([Text(first), *below])
 
 
-def _sentences(registry: Registry[Any]) -> list[tuple[str, ...]]:
-    return [(name, registry.get(name).sentence) for name in registry]
+def _entry_rows(kind: Listed) -> list[tuple[str, ...]]:
+    """Return name, sentence, what else is known, and the plugin if it is one's."""
+    if kind == Listed.FIGURES:
+        from tailshift.report.plots import FIGURES  # Matplotlib takes a while
+    registry = FIGURES if kind == Listed.FIGURES else REGISTRIES[kind]
+    rows = []
+    for name in registry:
+        more = _method_facts(METHODS.get(name)()) if kind == Listed.METHODS else ()
+        origin = registry.origin(name)
+        plugin = () if origin == OWN else (f"from: {origin}",)
+        rows.append((name, registry.sentence(name), *more, *plugin))
+    return rows
 
 
-def _method_rows() -> list[tuple[str, ...]]:
-    """Return name, sentence, citation, carried prior, stages and cost of each."""
-    methods = ((name, METHODS.get(name)()) for name in METHODS)
-    return [
-        (
-            name,
-            method.sentence,
-            method.citation,
-            f"carries: {method.prior}",
-            f"trains: {' → '.join(stage.title for stage in method.stages())}",
-            f"costs: {method.cost:.1f} × Softmax",
-        )
-        for name, method in methods
-    ]
+def _method_facts(method: Method) -> tuple[str, ...]:
+    """Return citation, carried prior, stages and cost."""
+    return (
+        method.citation,
+        f"carries: {method.prior}",
+        f"trains: {' → '.join(stage.title for stage in method.stages())}",
+        f"costs: {method.cost:.1f} × Softmax",
+    )
 
 
 def _recipe_rows() -> list[tuple[str, ...]]:
@@ -86,7 +110,7 @@ def _recipe_rows() -> list[tuple[str, ...]]:
 
 def _cost(config: RunConfig) -> str:
     """Return how many epochs of how many images, if that is known, are trained."""
-    shape = known_shape(config.data)
+    shape = config.data.known_shape()
     epochs = f"{config.epochs} epochs"
     return epochs if shape is None else f"{epochs} × {shape.num_samples:,} images"
 
@@ -111,6 +135,7 @@ def check(
         typer.Option("--set", help="data.KEY=VALUE, e.g. data.image_root=pictures."),
     ] = None,
     data_root: DataRoot = None,
+    plugin: Plugins = None,
     all_images: Annotated[
         bool, typer.Option("--all", help="Decode every image, not 500 of each split.")
     ] = False,

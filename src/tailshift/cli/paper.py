@@ -12,6 +12,7 @@ from tailshift.cli.app import (
     Force,
     Latex,
     Markdown,
+    Plugins,
     Settings,
     announce,
     app,
@@ -61,6 +62,7 @@ def reproduce_command(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The folder of a figure's files.")
     ] = Path("figures"),
+    plugin: Plugins = None,
     force: Force = False,
 ) -> None:
     """Train what a table of the paper lacks; print ours beside the paper's.
@@ -124,6 +126,7 @@ def tune_command(
     lams: Annotated[str, typer.Option(help="Values of λ, like 0.01,0.1.")] = "",
     settings: Settings = None,
     data_root: DataRoot = None,
+    plugin: Plugins = None,
 ) -> None:
     """Search α and λ on validation data; stopped, the same command goes on."""
     from tailshift.paper.tune import (

@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from tailshift.cli.app import Force, announce, app, check_new, console, write_text
+from tailshift.cli.app import (
+    Force,
+    Plugins,
+    announce,
+    app,
+    check_new,
+    console,
+    write_text,
+)
 from tailshift.data.own_forms import EXTENSIONS
 from tailshift.estimators import adapt
 from tailshift.predictions import Predictions
@@ -64,6 +72,7 @@ def predict(
         Path | None,
         typer.Option("--output", "-o", help="A .csv or .parquet; else printed as CSV."),
     ] = None,
+    plugin: Plugins = None,
     force: Force = False,
 ) -> None:
     """Classify images under a class mix: path, class, probability, the next four.
@@ -112,6 +121,7 @@ def export(
         bool,
         typer.Option("--program", help="Beside it, a torch.export program (.pt2)."),
     ] = False,
+    plugin: Plugins = None,
     force: Force = False,
 ) -> None:
     """Write a run as an ONNX file, checked against PyTorch: uint8 pixels in.
@@ -224,6 +234,7 @@ def estimate(
         Path | None,
         typer.Option("--output", "-o", help="Write the prior here, for --target."),
     ] = None,
+    plugin: Plugins = None,
     force: Force = False,
 ) -> None:
     """Estimate the class mix of unlabelled data, and say whether to follow it.

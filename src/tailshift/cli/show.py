@@ -11,6 +11,7 @@ from tailshift.cli.app import (
     Latex,
     LogitsFiles,
     Markdown,
+    Plugins,
     RunFolders,
     RunsOrLogits,
     TrainedPrior,
@@ -69,6 +70,7 @@ def evaluate_command(
         Path | None,
         typer.Option(help="Keep each run's test logits here, in half precision."),
     ] = None,
+    plugin: Plugins = None,
     force: Force = False,
 ) -> None:
     """Print raw and compensated scores of finished runs on target distributions.
@@ -119,6 +121,7 @@ def report_command(
     title: Annotated[
         str, typer.Option(help="The page's heading.")
     ] = "tailshift report",
+    plugin: Plugins = None,
     force: Force = False,
 ) -> None:
     """Write report.html and table.csv of finished runs, or of logits, into a folder."""
@@ -161,11 +164,11 @@ def figures(
             help=f"What reliability and accuracy_change are shown on. {HELP}",
         ),
     ] = "uniform",
+    plugin: Plugins = None,
     force: Force = False,
 ) -> None:
     """Write figures of finished runs, or of logits, as SVG and PNG into a folder."""
     from tailshift.report.plots import (  # Matplotlib takes a while
-        FIGURES,
         write_figures,
     )
 
@@ -179,7 +182,7 @@ def figures(
     paths = write_figures(
         found,
         output,
-        figures=figure or tuple(FIGURES),
+        figures=figure,
         target=target,
         overwrite=force,
         announce=print_note,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tailshift import recipes
-from tailshift.cli.app import DataRoot, Force, Settings, announce, app, console
+from tailshift.cli.app import DataRoot, Force, Plugins, Settings, announce, app, console
 from tailshift.config import RunConfig
 from tailshift.data.own_forms import parse_data_option
 from tailshift.demo import next_folder, run_demo, why_not_helped
@@ -79,6 +79,7 @@ def train_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint.")
     ] = False,
+    plugin: Plugins = None,
     force: Force = False,
     detect_anomaly: Annotated[
         bool, typer.Option("--detect-anomaly", help="Name where a NaN comes up; slow.")

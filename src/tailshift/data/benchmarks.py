@@ -1,14 +1,20 @@
 """ImageNet-LT, Places-LT and iNaturalist 2018, from their public list files."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from tailshift.data.dataset import DATASETS, Dataset, LongTailedData, data_root
+from tailshift.data.dataset import (
+    DATASETS,
+    Dataset,
+    DataShape,
+    LongTailedData,
+    data_root,
+)
 from tailshift.data.image_loader import FileSplit, file_data
 from tailshift.data.images import IMAGENET_MEAN, IMAGENET_STD, ImageFiles, Preparation
 from tailshift.data.list_files import (
@@ -25,7 +31,6 @@ TransformName: TypeAlias = Literal["official", "appendix"]
 class ListBenchmark(Dataset):
     """What the three have in common; the class variables tell them apart."""
 
-    name: ClassVar[str]
     lists: ClassVar[dict[str, str]]
     """List file of each split."""
     mean: ClassVar[tuple[float, ...]] = IMAGENET_MEAN
@@ -86,6 +91,20 @@ class ListBenchmark(Dataset):
         names = folder_names(train.paths, train.labels, num_classes)
         return file_data(self.name, splits, names)
 
+    def known_shape(self) -> DataShape | None:
+        """Return the public counts if the training list must have them."""
+        if not self.check_counts:
+            return None
+        return DataShape(known_counts(self.name), image_size=self.image_size)
+
+    def evaluation_preparation(self, image_size: int) -> Preparation:
+        """Return the centre crop that the data itself is evaluated with."""
+        return Preparation(image_size)
+
+    def without_stops(self) -> Self:
+        """Return the data set that leaves out images that are missing."""
+        return replace(self, skip_broken=True)
+
     def find_list(self, root: Path, file_name: str) -> Path:
         """Return a list file: in `root`, its folder ``lists`` or that of the set."""
         places = (root, root / "lists", root / self.name)
@@ -120,6 +139,7 @@ class ListBenchmark(Dataset):
         return Preparation(self.image_size, jitter=self.official_jitter)
 
 
+@DATASETS.register("imagenet_lt")
 @dataclass(frozen=True)
 class ImageNetLT(ListBenchmark):
     """ImageNet-LT: 115,846 training images, 1280 down to 5 a class."""
@@ -127,12 +147,12 @@ class ImageNetLT(ListBenchmark):
     sentence: ClassVar[str] = (
         "Photographs, ImageNet thinned to a long tail; 1000 classes, list files."
     )
-    name: ClassVar[str] = "imagenet_lt"
     lists: ClassVar[dict[str, str]] = {
         split: f"ImageNet_LT_{split}.txt" for split in ("train", "val", "test")
     }
 
 
+@DATASETS.register("places_lt")
 @dataclass(frozen=True)
 class PlacesLT(ListBenchmark):
     """Places-LT: 62,500 training images, 4980 down to 5 a class."""
@@ -140,12 +160,12 @@ class PlacesLT(ListBenchmark):
     sentence: ClassVar[str] = (
         "Photographs of scenes, Places thinned to a long tail; 365 classes, list files."
     )
-    name: ClassVar[str] = "places_lt"
     lists: ClassVar[dict[str, str]] = {
         split: f"Places_LT_{split}.txt" for split in ("train", "val", "test")
     }
 
 
+@DATASETS.register("inaturalist2018")
 @dataclass(frozen=True)
 class INaturalist2018(ListBenchmark):
     """iNaturalist 2018: 437,513 training images, 1000 down to 2 a class."""
@@ -153,7 +173,6 @@ class INaturalist2018(ListBenchmark):
     sentence: ClassVar[str] = (
         "Photographs of species, long-tailed by nature; 8142 classes, list files."
     )
-    name: ClassVar[str] = "inaturalist2018"
     lists: ClassVar[dict[str, str]] = {
         "train": "iNaturalist18_train.txt",
         "test": "iNaturalist18_val.txt",  # the public test labels are withheld
@@ -188,7 +207,3 @@ def _check_counts(labels: Tensor, known: Tensor, file: Path) -> None:
             f"does, but lists {counts[c]}. Fetch it again, or take a cut-down copy "
             "with data.check_counts=false."
         )
-
-
-for _dataset in (ImageNetLT, PlacesLT, INaturalist2018):
-    DATASETS.add(_dataset.name, _dataset)

@@ -21,6 +21,7 @@ from tailshift.data.dataset import (
     DATASETS,
     PROFILES,
     Dataset,
+    DataShape,
     LongTailedData,
     Profile,
     profile_counts,
@@ -35,13 +36,15 @@ Subset: TypeAlias = Literal["hashed", "official_seed1"]
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2023, 0.1994, 0.2010)
 
+NUM_TRAIN = 50_000
+"""Training images of either set before it is thinned."""
+
 
 @dataclass(frozen=True)
 class CIFARLT(Dataset):
-    """What the two have in common; `layout` and `name` tell them apart."""
+    """What the two have in common; `layout` tells them apart."""
 
     layout: ClassVar[Layout]
-    name: ClassVar[str]
 
     imbalance_ratio: float = 100.0
     """Largest / smallest training count, >= 1."""
@@ -84,6 +87,15 @@ class CIFARLT(Dataset):
             fingerprint=train.fingerprint(),
         )
 
+    def known_shape(self) -> DataShape:
+        """Return the counts that the profile gives."""
+        num_classes = self.layout.num_classes
+        largest = NUM_TRAIN // num_classes
+        counts = profile_counts(
+            self.profile, largest, self.imbalance_ratio, num_classes
+        )
+        return DataShape(counts, image_size=32)
+
     def _kept(self, images: Tensor, labels: Tensor, folder: Path) -> NDArray[np.int64]:
         """Return the positions of the training images that the profile keeps."""
         num_classes, y = self.layout.num_classes, labels.numpy()
@@ -100,6 +112,7 @@ class CIFARLT(Dataset):
         return SUBSETS.get(self.subset)(images.numpy(), y, counts, self.subset_seed)
 
 
+@DATASETS.register("cifar100_lt")
 @dataclass(frozen=True)
 class CIFAR100LT(CIFARLT):
     """CIFAR-100-LT: 500 down to 500 / imbalance_ratio images a class, 100 classes."""
@@ -108,9 +121,9 @@ class CIFAR100LT(CIFARLT):
         "32×32 colour photographs, CIFAR-100 thinned to a long tail; 100 classes."
     )
     layout: ClassVar[Layout] = CIFAR100
-    name: ClassVar[str] = "cifar100_lt"
 
 
+@DATASETS.register("cifar10_lt")
 @dataclass(frozen=True)
 class CIFAR10LT(CIFARLT):
     """CIFAR-10-LT: 5000 down to 5000 / imbalance_ratio images a class, 10 classes."""
@@ -119,9 +132,15 @@ class CIFAR10LT(CIFARLT):
         "32×32 colour photographs, CIFAR-10 thinned to a long tail; 10 classes."
     )
     layout: ClassVar[Layout] = CIFAR10
-    name: ClassVar[str] = "cifar10_lt"
 
 
+SubsetRule: TypeAlias = Callable[
+    [NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], int], NDArray[np.int64]
+]
+SUBSETS: Registry[SubsetRule] = Registry("subset")
+
+
+@SUBSETS.register("hashed")
 def hashed_subset(
     images: NDArray[np.uint8],
     labels: NDArray[np.int64],
@@ -141,6 +160,7 @@ def hashed_subset(
     return np.array(chosen, dtype=np.int64)
 
 
+@SUBSETS.register("official_seed1")
 def official_subset(
     images: NDArray[np.uint8],
     labels: NDArray[np.int64],
@@ -159,15 +179,3 @@ def official_subset(
         rng.shuffle(positions)
         chosen.append(positions[:count])
     return np.concatenate(chosen)
-
-
-SubsetRule: TypeAlias = Callable[
-    [NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], int], NDArray[np.int64]
-]
-SUBSETS: Registry[SubsetRule] = Registry("subset")
-SUBSETS.add("hashed", hashed_subset)
-SUBSETS.add("official_seed1", official_subset)
-
-
-DATASETS.add("cifar100_lt", CIFAR100LT)
-DATASETS.add("cifar10_lt", CIFAR10LT)

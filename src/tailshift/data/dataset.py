@@ -5,12 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tailshift.data.batches import BatchPlan, Loader
+from tailshift.data.images import Preparation, WholeImage
 from tailshift.data.samplers import SAMPLERS, Sampler
 from tailshift.priors import check_imbalance_ratio, long_tailed_counts
 from tailshift.registry import Registry
@@ -127,6 +128,7 @@ Profile: TypeAlias = Literal["exponential", "step"]
 PROFILES: Registry[Callable[[int, float, int], Tensor]] = Registry("profile")
 
 
+@PROFILES.register("step")
 def step_counts(max_count: int, imbalance_ratio: float, num_classes: int) -> Tensor:
     """Return the largest count for the first half of the classes, the smallest after.
 
@@ -169,8 +171,7 @@ def profile_counts(
     return counts
 
 
-PROFILES.add("exponential", long_tailed_counts)
-PROFILES.add("step", step_counts)
+PROFILES.register("exponential")(long_tailed_counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,12 +237,45 @@ class LongTailedData:
         return self.train.std
 
 
+@dataclass(frozen=True, eq=False)
+class DataShape:
+    """Class counts and image size of a training split."""
+
+    class_counts: Tensor
+    """Training images of each class, int64, shape (C,)."""
+    image_size: int
+    """Height and width."""
+    in_channels: int = 3
+
+    @property
+    def num_samples(self) -> int:
+        """Training images."""
+        return int(self.class_counts.sum())
+
+    @property
+    def num_classes(self) -> int:
+        """C."""
+        return len(self.class_counts)
+
+    @property
+    def imbalance_ratio(self) -> float:
+        """Largest / smallest count."""
+        return float(self.class_counts.max() / self.class_counts.min())
+
+
 @dataclass(frozen=True)
 class Dataset(ABC):
     """Base of the registered data sets; a subclass's fields are its settings."""
 
     sentence: ClassVar[str]
-    """What the data set is, for lists."""
+    """What the data set is, for lists; by default the docstring's first line."""
+    reads_root: ClassVar[bool] = True
+    """Whether it is read from the folder that ``--data-root`` names."""
+
+    @property
+    def name(self) -> str:
+        """The registered name."""
+        return DATASETS.name_of(type(self))
 
     @abstractmethod
     def load(self, *, root: Path | None, seed: int) -> LongTailedData:
@@ -252,8 +286,36 @@ class Dataset(ABC):
             seed: The run's seed, for sets whose split is drawn for each run.
         """
 
+    def known_shape(self) -> DataShape | None:
+        """Return the shape of the training split if it is known before it is read.
 
-DATASETS: Registry[type[Dataset]] = Registry("data set")
+        Example:
+            >>> from tailshift.data import CIFAR100LT
+            >>> shape = CIFAR100LT(imbalance_ratio=100).known_shape()
+            >>> shape.num_samples, shape.num_classes, shape.imbalance_ratio
+            (10847, 100, 100.0)
+        """
+        return None
+
+    def evaluation_preparation(self, image_size: int) -> Preparation:
+        """Return how a photograph is made ready for a model of this data.
+
+        By default the whole image is resized.
+
+        Args:
+            image_size: Height and width that the model was trained with.
+        """
+        return WholeImage(image_size)
+
+    def without_stops(self) -> Self:
+        """Return the data set that passes over a missing image, if it has the choice.
+
+        It is for looking for faults: all of them are counted, not the first alone.
+        """
+        return self
+
+
+DATASETS: Registry[type[Dataset]] = Registry("data set", Dataset)
 
 
 def _check_labels(split: str, labels: Tensor, num_classes: int) -> None:

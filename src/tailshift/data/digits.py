@@ -21,6 +21,7 @@ MEAN, STD = (0.305,), (0.376,)
 MAX_VAL = MAX_TRAIN // 5  # the rarest digit has 174 images: 50 + 20 + 100 fit
 
 
+@DATASETS.register("digits_lt")
 @dataclass(frozen=True)
 class DigitsLT(Dataset):
     """scikit-learn's 8×8 digits, 0 the most frequent and 9 the rarest.
@@ -40,6 +41,7 @@ class DigitsLT(Dataset):
         "8×8 grey digits embedded in scikit-learn, thinned to a long tail; "
         "10 classes, no download."
     )
+    reads_root: ClassVar[bool] = False
 
     imbalance_ratio: float = 50.0
     """Largest / smallest training count, >= 1; no class falls below 2 images."""
@@ -61,7 +63,7 @@ class DigitsLT(Dataset):
             whole.subset(ids) for ids in _split(whole.labels, counts, seed)
         )
         return LongTailedData(
-            name="digits_lt",
+            name=self.name,
             train=train,
             val=val,
             test=test,
@@ -91,6 +93,3 @@ def _split(labels: Tensor, counts: Tensor, seed: int) -> tuple[Tensor, Tensor, T
         val.append(ids[: max(1, round(count / 5))])
         train.append(ids[MAX_VAL : MAX_VAL + count])
     return torch.cat(train), torch.cat(val), torch.cat(test)
-
-
-DATASETS.add("digits_lt", DigitsLT)

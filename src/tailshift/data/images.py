@@ -183,3 +183,12 @@ class Preparation:
 
         steps = [v2.Resize(self.resized), v2.CenterCrop(self.image_size)]
         return v2.Compose([*steps, v2.PILToTensor()])  # type: ignore[no-any-return]
+
+
+class WholeImage(Preparation):
+    """No margin around the crop: for data whose images are used as they are."""
+
+    @property
+    def resized(self) -> int:
+        """The size before cropping."""
+        return self.image_size

@@ -26,6 +26,7 @@ from tailshift.data.list_files import (
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
 
 
+@DATASETS.register("csv")
 @dataclass(frozen=True)
 class ImageCSV(OwnImages):
     """A row an image; labels are names or integers, other columns are passed over."""
@@ -33,7 +34,6 @@ class ImageCSV(OwnImages):
     sentence: ClassVar[str] = (
         "Your own images: a CSV with the columns path,label[,split]."
     )
-    name: ClassVar[str] = "csv"
     form: ClassVar[str] = "a CSV with the columns path and label"
 
     image_root: str = ""
@@ -112,15 +112,13 @@ def _checked_row(values: dict[str | None, str | None], where: str) -> Row:
     return Row(path, fields["label"], SPLIT_NAMES[split])
 
 
-DATASETS.add("csv", ImageCSV)
-
-
 EXTENSIONS = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff"),
     *(".gif", ".ppm", ".pgm"),
 )
 
 
+@DATASETS.register("folder")
 @dataclass(frozen=True)
 class ImageFolder(OwnImages):
     """Each class a folder, named like the class; a level above, the splits if any."""
@@ -128,7 +126,6 @@ class ImageFolder(OwnImages):
     sentence: ClassVar[str] = (
         "Your own images: PATH/class/*.jpg or PATH/{train,val,test}/class/*.jpg."
     )
-    name: ClassVar[str] = "folder"
     form: ClassVar[str] = "a folder with one folder of images for each class"
 
     def read(self, path: Path) -> Found:
@@ -217,15 +214,12 @@ def image_files(folder: Path) -> list[Path]:
     )
 
 
-DATASETS.add("folder", ImageFolder)
-
-
+@DATASETS.register("list")
 @dataclass(frozen=True)
 class ImageList(OwnImages):
     """Labels count from 0; a class is named after its folder where it has one."""
 
     sentence: ClassVar[str] = "Your own images: a list file, `relative/path.jpg label`."
-    name: ClassVar[str] = "list"
     form: ClassVar[str] = "a list file with lines `relative/path.jpg label`"
 
     val_path: str = ""
@@ -254,9 +248,6 @@ class ImageList(OwnImages):
             for name, part in listed.items()
         }
         return Found(splits, folder_names(train.paths, train.labels, num_classes))
-
-
-DATASETS.add("list", ImageList)
 
 
 ENDINGS = {".csv": "csv", ".txt": "list", ".lst": "list", ".parquet": "parquet"}

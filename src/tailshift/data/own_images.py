@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -92,9 +92,9 @@ class Found(NamedTuple):
 class OwnImages(Dataset):
     """Base of the forms that somebody's own images come in."""
 
-    name: ClassVar[str]
     form: ClassVar[str]
     """What `path` names, for messages."""
+    reads_root: ClassVar[bool] = False
 
     path: str = ""
     """Where they are."""
@@ -165,6 +165,14 @@ class OwnImages(Dataset):
             for name, split in splits.items()
         }
         return file_data(self.name, ready, found.class_names)
+
+    def evaluation_preparation(self, image_size: int) -> Preparation:
+        """Return the centre crop that the data itself is evaluated with."""
+        return Preparation(image_size)
+
+    def without_stops(self) -> Self:
+        """Return the data set that leaves out images that are missing."""
+        return replace(self, skip_broken=True)
 
     def _preparation(self, image_size: int) -> Preparation:
         return Preparation(image_size, flip=self.flip, jitter=self.jitter)

@@ -19,6 +19,7 @@ from tailshift.data.list_files import shown
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
 
 
+@DATASETS.register("parquet")
 @dataclass(frozen=True)
 class ImageParquet(OwnImages):
     """Encoded images and labels in columns; splits by the files' names.
@@ -30,7 +31,6 @@ class ImageParquet(OwnImages):
     sentence: ClassVar[str] = (
         "Your own images: Parquet tables as the Hugging Face hub has them."
     )
-    name: ClassVar[str] = "parquet"
     form: ClassVar[str] = "a Parquet file, or a folder of them"
 
     image_column: str = "image"
@@ -196,6 +196,3 @@ def _import(module: str) -> Any:
             "Parquet tables need the package pyarrow, which is not installed. Install "
             "it with `pip install tailshift[datasets]`."
         ) from None
-
-
-DATASETS.add("parquet", ImageParquet)

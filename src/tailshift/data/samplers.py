@@ -20,9 +20,9 @@ from tailshift.data.randomness import Stream, hashed_integers, hashed_uniforms
 from tailshift.priors import VectorLike
 from tailshift.registry import Registry
 
-ClassWeights: TypeAlias = Callable[
-    [NDArray[np.float64], float], NDArray[np.float64]
-]  # (counts > 0, progress in [0, 1]) -> weights, not normalised
+Counts: TypeAlias = NDArray[np.float64]
+ClassWeights: TypeAlias = Callable[[Counts, float], Counts]
+# (counts > 0, progress in [0, 1]) -> weights, not normalised
 
 
 class Draws(NamedTuple):
@@ -37,7 +37,7 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True)
 class Sampler:
-    """An entry of :data:`SAMPLERS`.
+    """An entry of :data:`SAMPLERS`; the decorator of its function of class weights.
 
     Example:
         >>> sampler = SAMPLERS.get("square_root")
@@ -48,11 +48,13 @@ class Sampler:
         (array([1, 2, 3, 3]), array([0, 0, 1, 0]))
     """
 
-    sentence: str
-    """What it serves, for lists."""
-
     class_weights: ClassWeights
     """The weight of each class that has images."""
+
+    @property
+    def sentence(self) -> str:
+        """What it serves, for lists: the function's docstring."""
+        return self.class_weights.__doc__ or ""
 
     def class_distribution(
         self, class_counts: VectorLike, *, progress: float = 1.0
@@ -118,28 +120,43 @@ def _rounded(weights: NDArray[np.float64], total: int, u: float) -> NDArray[np.i
     return np.diff(ends, prepend=0)
 
 
-SAMPLERS: Registry[Sampler] = Registry("sampler")
-SAMPLERS.add(
-    "instance",
-    Sampler("Every image once: classes as frequent as they are.", lambda n, _: n),
-)
-SAMPLERS.add(
-    "class_balanced",
-    Sampler("Every class equally often.", lambda n, _: np.ones_like(n)),
-)
-SAMPLERS.add(
-    "square_root",
-    Sampler("Classes by the square root of their count.", lambda n, _: np.sqrt(n)),
-)
-SAMPLERS.add(
-    "progressive",
-    Sampler(
-        "From instance-balanced at the start to class-balanced at the end, linearly.",
-        # [kang2020]: (1 − t/T) p_IB + (t/T) p_CB, both times the number of images
-        lambda n, t: (1 - t) * n + t * n.sum() / len(n),
-    ),
-)
-SAMPLERS.add(
-    "reverse",
-    Sampler("Rare classes most: by n_max / n_c [zhou2020].", lambda n, _: n.max() / n),
-)
+SAMPLERS: Registry[Sampler] = Registry("sampler", Sampler)
+
+
+@SAMPLERS.register("instance")
+@Sampler
+def instance(counts: Counts, progress: float) -> Counts:
+    """Every image once: classes as frequent as they are."""
+    return counts
+
+
+@SAMPLERS.register("class_balanced")
+@Sampler
+def class_balanced(counts: Counts, progress: float) -> Counts:
+    """Every class equally often."""
+    return np.ones_like(counts)
+
+
+@SAMPLERS.register("square_root")
+@Sampler
+def square_root(counts: Counts, progress: float) -> Counts:
+    """Classes by the square root of their count."""
+    return np.sqrt(counts)
+
+
+@SAMPLERS.register("progressive")
+@Sampler
+def progressive(counts: Counts, progress: float) -> Counts:
+    """From instance-balanced at the start to class-balanced at the end, linearly."""
+    n, t = counts, progress
+    # [kang2020]: (1 − t/T) p_IB + (t/T) p_CB, both times the number of images
+    weights: Counts = (1 - t) * n + t * n.sum() / len(n)
+    return weights
+
+
+@SAMPLERS.register("reverse")
+@Sampler
+def reverse(counts: Counts, progress: float) -> Counts:
+    """Rare classes most: by n_max / n_c [zhou2020]."""
+    weights: Counts = counts.max() / counts
+    return weights

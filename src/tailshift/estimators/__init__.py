@@ -2,7 +2,7 @@
 
 from tailshift.calibration import ConvergenceWarning
 from tailshift.estimators.adaptation import Adaptation, ShiftTest, adapt, shift_test
-from tailshift.estimators.base import FewSamplesWarning, PriorEstimator
+from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
 from tailshift.estimators.confusion import (
     BBSEEstimator,
     ConfusionLikelihoodEstimator,
@@ -14,6 +14,7 @@ from tailshift.estimators.online import OnlineEstimator
 from tailshift.estimators.tilt import TiltEstimator
 
 __all__ = [
+    "ESTIMATORS",
     "Adaptation",
     "BBSEEstimator",
     "ConfusionLikelihoodEstimator",

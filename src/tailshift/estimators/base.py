@@ -17,6 +17,7 @@ from tailshift.checks import ArrayLike, as_tensor, check_logits, check_sample_la
 from tailshift.compensation import log_prior_ratio
 from tailshift.estimators.posteriors import Logits, Posteriors
 from tailshift.priors import VectorLike, as_prior, from_counts
+from tailshift.registry import Registry
 
 LEVEL = 0.95
 NUM_REPLICATES = 200
@@ -252,6 +253,9 @@ class PriorEstimator(ABC):
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+
+ESTIMATORS: Registry[type[PriorEstimator]] = Registry("estimator", PriorEstimator)
 
 
 def _positive(m: Tensor) -> Tensor:

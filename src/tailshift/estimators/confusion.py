@@ -6,7 +6,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from tailshift.estimators.base import CalibratorLike, PriorEstimator
+from tailshift.estimators.base import ESTIMATORS, CalibratorLike, PriorEstimator
 from tailshift.estimators.likelihood import maximise
 from tailshift.estimators.posteriors import Posteriors
 from tailshift.priors import VectorLike
@@ -129,6 +129,7 @@ def conditional(joint: Tensor) -> Tensor:
     return joint / torch.where(shares > 0, shares, 1.0)
 
 
+@ESTIMATORS.register("bbse")
 class BBSEEstimator(ConfusionEstimator):
     r"""Black-box shift estimation [lipton2018], with a ridge, on the simplex.
 
@@ -184,6 +185,7 @@ CONFIDENCE = 0.05
 MAX_BISECTIONS = 200
 
 
+@ESTIMATORS.register("rlls")
 class RLLSEstimator(ConfusionEstimator):
     r"""Importance weights :math:`1 + \theta`, shrunk to 1 [azizzadenesheli2019].
 
@@ -208,6 +210,8 @@ class RLLSEstimator(ConfusionEstimator):
         >>> rlls.estimate(logits[labels == 1]).round(decimals=1)
         tensor([0., 1.], dtype=torch.float64)
     """
+
+    sentence = "Importance weights by the confusion matrix, shrunk to 1."
 
     def __init__(
         self,
@@ -260,6 +264,7 @@ def least_norms(a: Tensor, b: Tensor, delta: float) -> tuple[Tensor, int]:
     return v.T @ solve(math.exp(low))[0], num_iter
 
 
+@ESTIMATORS.register("confusion_likelihood")
 class ConfusionLikelihoodEstimator(ConfusionEstimator):
     r"""The class mix under which the shares of predicted classes are likeliest.
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tailshift.estimators.base import CalibratorLike, PriorEstimator
+from tailshift.estimators.base import ESTIMATORS, CalibratorLike, PriorEstimator
 from tailshift.estimators.likelihood import maximise
 from tailshift.estimators.posteriors import Posteriors
 from tailshift.priors import VectorLike
@@ -11,6 +11,7 @@ from tailshift.priors import VectorLike
 PSEUDO_SAMPLES = 1.0  # a class, in an estimate that nothing was held out for
 
 
+@ESTIMATORS.register("em")
 class EMEstimator(PriorEstimator):
     r"""Maximum likelihood label shift (MLLS) by EM [saerens2002] [alexandari2020].
 

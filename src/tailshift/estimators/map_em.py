@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tailshift.estimators.base import CalibratorLike
+from tailshift.estimators.base import ESTIMATORS, CalibratorLike
 from tailshift.estimators.likelihood import joint_scores, maximise_jointly
 from tailshift.estimators.posteriors import Posteriors
 from tailshift.estimators.tilt import TiltEstimator, joint_gamma, tilted
@@ -28,6 +28,7 @@ class Choice(NamedTuple):
     """The same for each strength."""
 
 
+@ESTIMATORS.register("map_em")
 class MAPEstimator(TiltEstimator):
     r"""EM with a Dirichlet prior around a tilt of the source prior.
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tailshift.checks import ArrayLike
-from tailshift.estimators.base import CalibratorLike
+from tailshift.estimators.base import ESTIMATORS, CalibratorLike
 from tailshift.estimators.likelihood import maximise
 from tailshift.estimators.posteriors import Logits, Posteriors
 from tailshift.estimators.tilt import TiltEstimator, tilted
@@ -16,6 +16,7 @@ from tailshift.priors import VectorLike
 HALF_LIVES = 6  # what is older weighs less than 2 % and is dropped
 
 
+@ESTIMATORS.register("online")
 class OnlineEstimator(TiltEstimator):
     r"""MAP-EM over a stream in which a sample loses half its weight in ``half_life``.
 
@@ -46,6 +47,10 @@ class OnlineEstimator(TiltEstimator):
         >>> prior.round(decimals=1)
         tensor([0., 1.], dtype=torch.float64)
     """
+
+    sentence = (
+        "MAP-EM over a stream that forgets: a sample's weight halves in `half_life`."
+    )
 
     def __init__(
         self,

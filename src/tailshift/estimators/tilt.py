@@ -10,7 +10,7 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from tailshift.calibration import Calibrator
-from tailshift.estimators.base import PriorEstimator
+from tailshift.estimators.base import ESTIMATORS, PriorEstimator
 from tailshift.estimators.likelihood import (
     TINY,
     joint_scores,
@@ -128,6 +128,7 @@ class Slopes(NamedTuple):
     """Of one sample's score."""
 
 
+@ESTIMATORS.register("tilt")
 class TiltEstimator(PriorEstimator):
     r"""The likeliest target prior of the form :math:`p_t \propto p_s^\gamma`.
 
@@ -151,6 +152,8 @@ class TiltEstimator(PriorEstimator):
         >>> round(tilt.gamma_, 1)
         1.0
     """
+
+    sentence = "The likeliest target prior among the powers of the source prior."
 
     def _estimate(self, samples: Posteriors) -> Tensor:
         m = self._denominators(None)

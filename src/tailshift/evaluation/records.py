@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
@@ -128,6 +128,15 @@ class Record:
     """How many times; the scores are means over these."""
     deviation: "Record | None" = None
     """Standard deviations (n − 1) of the scores over several subsets."""
+    others: Mapping[str, float] = field(default_factory=dict)
+    """Scores of the metrics that plugins have registered."""
+
+    def score(self, metric: str) -> float:
+        """Return the score of a metric by its name."""
+        value: float = (
+            self.others[metric] if metric in self.others else vars(self)[metric]
+        )
+        return value
 
 
 def evaluate(
@@ -258,11 +267,18 @@ def _record(
         name: [metric.function(drawing) for drawing in drawings]
         for name, metric in METRICS.items()
     }
-    means = {name: fmean(values) for name, values in columns.items()}
+    means = _fields({name: fmean(values) for name, values in columns.items()})
     if len(drawings) == 1:
         return Record(**about | means)
-    spread = {name: deviation(values) for name, values in columns.items()}
+    spread = _fields({name: deviation(values) for name, values in columns.items()})
     return Record(**about | means, deviation=Record(**about | spread))
+
+
+def _fields(scores: Mapping[str, float]) -> dict[str, Any]:
+    """Return the scores as a record's fields; those that it has no field for, last."""
+    known = Record.__dataclass_fields__
+    own = {name: value for name, value in scores.items() if name in known}
+    return own | {"others": {n: v for n, v in scores.items() if n not in known}}
 
 
 def deviation(values: Sequence[float]) -> float:

@@ -114,8 +114,8 @@ def _summary(method: str, target: str, tables: list[_Table], metric: str) -> Sum
 def _mean_and_sd(records: Sequence[Record], metric: str) -> tuple[float, float]:
     if not records:
         return math.nan, math.nan
-    values = [getattr(record, metric) for record in records]
+    values = [record.score(metric) for record in records]
     if len(records) > 1:
         return fmean(values), deviation(values)
     subsets = records[0].deviation
-    return values[0], getattr(subsets, metric) if subsets else 0.0
+    return values[0], subsets.score(metric) if subsets else 0.0

@@ -2,6 +2,7 @@
 
 from tailshift.losses.balanced_softmax import BalancedSoftmaxLoss, balanced_softmax_loss
 from tailshift.losses.base import (
+    LOSSES,
     Loss,
     LossFunction,
     Reduction,
@@ -40,6 +41,7 @@ from tailshift.losses.weighted_cross_entropy import (
 from tailshift.processes import Processes
 
 __all__ = [
+    "LOSSES",
     "BalancedSoftmaxLoss",
     "BilateralLoss",
     "ClassBalancedCrossEntropyLoss",

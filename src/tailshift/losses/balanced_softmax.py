@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    LOSSES,
     PriorLoss,
     Reduction,
     as_logits,
@@ -54,6 +55,7 @@ def prior_cross_entropy(
     return F.cross_entropy(f + log_p_s, y, reduction=reduction)
 
 
+@LOSSES.register("balanced_softmax", about=balanced_softmax_loss)
 class BalancedSoftmaxLoss(PriorLoss):
     """Module form of :func:`balanced_softmax_loss`; the prior is a buffer."""
 

@@ -13,6 +13,10 @@ from torch import Tensor, nn
 
 from tailshift.priors import VectorLike, as_prior, as_vector
 from tailshift.processes import Processes
+from tailshift.registry import Registry
+
+LOSSES: Registry[Callable[..., nn.Module]] = Registry("loss", nn.Module)
+"""The modules that methods train with; each is a form of a function beside it."""
 
 Reduction: TypeAlias = Literal["mean", "sum", "none"]
 """How the losses of the samples become the loss."""

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import Loss, Reduction, check_batch
+from tailshift.losses.base import LOSSES, Loss, Reduction, check_batch
 
 
 def bilateral_loss(
@@ -41,6 +41,7 @@ def bilateral_loss(
     return share * conventional + (1 - share) * rebalanced
 
 
+@LOSSES.register("bilateral", about=bilateral_loss)
 class BilateralLoss(Loss):
     """Module form of :func:`bilateral_loss`; the labels of both batches are stacked."""
 

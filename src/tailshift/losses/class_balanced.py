@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    LOSSES,
     Loss,
     Reduction,
     as_class_counts,
@@ -87,6 +88,9 @@ def class_balanced_cross_entropy_loss(
     return weighted_cross_entropy_loss(logits, labels, w, reduction=reduction)
 
 
+@LOSSES.register(
+    "class_balanced_cross_entropy", about=class_balanced_cross_entropy_loss
+)
 class ClassBalancedCrossEntropyLoss(WeightedCrossEntropyLoss):
     """Module form of :func:`class_balanced_cross_entropy_loss`, weights as a buffer."""
 
@@ -175,6 +179,7 @@ def check_form(form: str) -> None:
         raise ValueError(f"`form` must be 'softmax' or 'sigmoid', but is {form!r}.")
 
 
+@LOSSES.register("class_balanced_focal", about=class_balanced_focal_loss)
 class ClassBalancedFocalLoss(Loss):
     """Module form of :func:`class_balanced_focal_loss`; the weights are a buffer."""
 

@@ -4,6 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    LOSSES,
     Loss,
     Reduction,
     as_logits,
@@ -39,6 +40,7 @@ def cross_entropy_loss(
     return F.cross_entropy(f, y, reduction=reduction)
 
 
+@LOSSES.register("cross_entropy", about=cross_entropy_loss)
 class CrossEntropyLoss(Loss):
     """Module form of :func:`cross_entropy_loss`."""
 

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    LOSSES,
     Loss,
     Reduction,
     as_logits,
@@ -73,6 +74,7 @@ def focal_from_cross_entropy(losses: Tensor, gamma: float) -> Tensor:
     return wrongness.pow(gamma) * losses
 
 
+@LOSSES.register("focal", about=focal_loss)
 class FocalLoss(Loss):
     """Module form of :func:`focal_loss`; the weights, if any, are a buffer."""
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
 from tailshift.losses.base import (
+    LOSSES,
     PriorLoss,
     Reduction,
     as_logits,
@@ -108,6 +109,7 @@ def _lade(
     return alpha * regulariser - mean_log_prob  # Eq. 20
 
 
+@LOSSES.register("lade", about=lade_loss)
 class LADELoss(PriorLoss):
     """Module form of :func:`lade_loss`; prior and class weights are buffers.
 

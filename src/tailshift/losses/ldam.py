@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    LOSSES,
     Loss,
     Reduction,
     as_class_counts,
@@ -88,6 +89,7 @@ def _margin_losses(f: Tensor, y: Tensor, m: Tensor, scale: float) -> Tensor:
     return F.cross_entropy(z, y, reduction="none")
 
 
+@LOSSES.register("ldam", about=ldam_loss)
 class LDAMLoss(Loss):
     """Module form of :func:`ldam_loss`; margins and class weights are buffers.
 

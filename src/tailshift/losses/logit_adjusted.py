@@ -5,6 +5,7 @@ from torch import Tensor
 
 from tailshift.losses.balanced_softmax import prior_cross_entropy
 from tailshift.losses.base import (
+    LOSSES,
     PriorLoss,
     Reduction,
     as_logits,
@@ -53,6 +54,7 @@ def logit_adjusted_loss(
     return prior_cross_entropy(f, y, tau * p_s.log(), reduction=reduction)
 
 
+@LOSSES.register("logit_adjusted", about=logit_adjusted_loss)
 class LogitAdjustedLoss(PriorLoss):
     """Module form of :func:`logit_adjusted_loss`; the prior is a buffer."""
 

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    LOSSES,
     PriorLoss,
     Reduction,
     check_batch,
@@ -119,6 +120,7 @@ def _widen_experts(expert_logits: Tensor) -> Tensor:
     return expert_logits.to(torch.promote_types(expert_logits.dtype, torch.float32))
 
 
+@LOSSES.register("sade", about=sade_loss)
 class SADELoss(PriorLoss):
     """Module form of :func:`sade_loss`; the prior is a buffer."""
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses.base import (
+    LOSSES,
     Loss,
     Reduction,
     as_logits,
@@ -59,6 +60,7 @@ def weighted_cross_entropy_loss(
     return reduce(weigh(F.cross_entropy(f, y, reduction="none"), y, w), reduction)
 
 
+@LOSSES.register("weighted_cross_entropy", about=weighted_cross_entropy_loss)
 class WeightedCrossEntropyLoss(Loss):
     """Module form of :func:`weighted_cross_entropy_loss`; the weights are a buffer."""
 

@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import BalancedSoftmaxLoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 
 
+@METHODS.register("balanced_softmax")
 @dataclass(frozen=True)
 class BalancedSoftmax(Method):
     """Cross-entropy of logits shifted by the log source prior, Eq. (19)."""

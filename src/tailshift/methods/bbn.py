@@ -6,10 +6,11 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import BilateralLoss
-from tailshift.methods.method import Method, Stage
+from tailshift.methods.method import METHODS, Method, Stage
 from tailshift.models import Backbone, BilateralHead, BranchedBackbone, Head
 
 
+@METHODS.register("bbn")
 @dataclass(frozen=True)
 class BBN(Method):
     """The bilateral-branch network [zhou2020]."""

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import CrossEntropyLoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 from tailshift.models import CausalHead, Head
 
 
+@METHODS.register("causal_norm")
 @dataclass(frozen=True)
 class CausalNorm(Method):
     """De-confounded training, and the total direct effect at test time [tang2020]."""

@@ -8,11 +8,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tailshift.losses import ClassBalancedFocalLoss, class_balanced_weights
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 from tailshift.methods.reweighted_softmax import weighted_prior
 from tailshift.models import Head, LinearHead
 
 
+@METHODS.register("cb_focal")
 @dataclass(frozen=True)
 class ClassBalancedFocal(Method):
     """Class-balanced focal loss [cui2019]; with γ = 0, class-balanced cross-entropy."""

@@ -5,9 +5,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tailshift.methods.method import Decoupled, Stage
+from tailshift.methods.method import METHODS, Decoupled, Stage
 
 
+@METHODS.register("crt")
 @dataclass(frozen=True)
 class CRT(Decoupled):
     """Classifier re-training [kang2020]."""

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import FocalLoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 
 
+@METHODS.register("focal")
 @dataclass(frozen=True)
 class Focal(Method):
     """Focal loss [lin2017]."""

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import LADELoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 
 
+@METHODS.register("lade")
 @dataclass(frozen=True)
 class LADE(Method):
     """LADE-CE + α · LADER, [hong2021] Eq. (20)."""

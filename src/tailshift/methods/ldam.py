@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import LDAMLoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 from tailshift.models import CosineHead, Head
 
 
@@ -24,6 +24,7 @@ class LDAMOfLogits(LDAMLoss):
         return super().class_losses(logits / self.scale)
 
 
+@METHODS.register("ldam")
 @dataclass(frozen=True)
 class LDAM(Method):
     """Label-distribution-aware margins [cao2019]."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tailshift.losses import class_balanced_weights
 from tailshift.methods.ldam import LDAM, LDAMOfLogits
+from tailshift.methods.method import METHODS
 from tailshift.methods.reweighted_softmax import weighted_prior, with_mean_1
 
 
@@ -41,6 +42,7 @@ class DeferredLDAM(LDAMOfLogits):
             self.set_class_weights(self.late_weights)
 
 
+@METHODS.register("ldam_drw")
 @dataclass(frozen=True)
 class LDAMDRW(LDAM):
     """LDAM with deferred re-weighting [cao2019]."""

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import CrossEntropyLoss, LogitAdjustedLoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 
 
+@METHODS.register("logit_adjustment")
 @dataclass(frozen=True)
 class LogitAdjustment(Method):
     """Logit adjustment [menon2021]."""

@@ -5,10 +5,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tailshift.methods.method import Decoupled, Stage
+from tailshift.methods.method import METHODS, Decoupled, Stage
 from tailshift.models import ScaledLinearHead
 
 
+@METHODS.register("lws")
 @dataclass(frozen=True)
 class LWS(Decoupled):
     """Learnable weight scaling [kang2020]."""

@@ -11,6 +11,9 @@ from tailshift.losses import CrossEntropyLoss
 from tailshift.models import Backbone, Head, HeadBuilder, LinearHead
 from tailshift.registry import Registry
 
+SCHEDULES: Registry[Callable[..., float]] = Registry("schedule")
+"""Learning rates over time: see `tailshift.training.schedules`, which fills it."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -37,7 +40,7 @@ class Stage:
     backbone_lr: float | None = None
     """That of the backbone, where it has its own."""
     schedule: str | None = None
-    """A name of `tailshift.training.schedules`."""
+    """A name of :data:`SCHEDULES`."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,9 @@ class Method:
     title: ClassVar[str]
     """The name in the paper's tables, as reports show it."""
     sentence: ClassVar[str]
-    """What it does, in one sentence."""
-    citation: ClassVar[str]
-    """Key in ``docs/references.bib``."""
+    """What it does, in one sentence; by default the docstring's first line."""
+    citation: ClassVar[str] = ""
+    """Key in ``docs/references.bib``, if there is a paper."""
     prior: ClassVar[str]
     """The prior that its logits carry, in words."""
     compensates: ClassVar[bool] = False
@@ -95,7 +98,7 @@ class Method:
         raise NotImplementedError
 
 
-METHODS: Registry[type[Method]] = Registry("method")
+METHODS: Registry[type[Method]] = Registry("method", Method)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from tailshift import priors
-from tailshift.methods.method import Decoupled, Stage
+from tailshift.methods.method import METHODS, Decoupled, Stage
 from tailshift.models import ClassMeanHead
 
 
+@METHODS.register("ncm")
 @dataclass(frozen=True)
 class NCM(Decoupled):
     """Nearest class mean [kang2020]."""

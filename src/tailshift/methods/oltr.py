@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from tailshift.losses import Loss, centroid_loss
-from tailshift.methods.method import Decoupled, Stage
+from tailshift.methods.method import METHODS, Decoupled, Stage
 from tailshift.models import MemoryHead, MemoryOutput
 from tailshift.processes import Processes
 
@@ -49,6 +49,7 @@ class OLTRLoss(Loss):
         return -F.log_softmax(output.logits, dim=1)
 
 
+@METHODS.register("oltr")
 @dataclass(frozen=True)
 class OLTR(Decoupled):
     """Open long-tailed recognition, its dynamic meta-embedding [liu2019]."""

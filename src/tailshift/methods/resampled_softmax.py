@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from tailshift.methods.method import Stage
+from tailshift.methods.method import METHODS, Stage
 from tailshift.methods.softmax import Softmax
 
 
+@METHODS.register("resampled_softmax")
 @dataclass(frozen=True)
 class ResampledSoftmax(Softmax):
     """Cross-entropy of images drawn by class: the re-sampling baselines."""

@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import WeightedCrossEntropyLoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 
 
+@METHODS.register("reweighted_softmax")
 @dataclass(frozen=True)
 class ReweightedSoftmax(Method):
     """Cross-entropy with class weights: the re-weighting baselines."""

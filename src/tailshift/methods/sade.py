@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import SADELoss, sade_priors
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 from tailshift.models import Backbone, BranchedBackbone, ExpertHead, ExpertOutput, Head
 from tailshift.priors import VectorLike, as_prior
 
@@ -140,6 +140,7 @@ class SADEOfExperts(SADELoss):
         return super().class_losses(output.experts)
 
 
+@METHODS.register("sade")
 @dataclass(frozen=True)
 class SADE(Method):
     """Self-supervised aggregation of diverse experts [zhang2022].

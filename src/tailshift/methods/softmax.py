@@ -6,9 +6,10 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import CrossEntropyLoss
-from tailshift.methods.method import Method
+from tailshift.methods.method import METHODS, Method
 
 
+@METHODS.register("softmax")
 @dataclass(frozen=True)
 class Softmax(Method):
     """Cross-entropy, [hong2021] Eq. (1) and (2)."""

@@ -8,10 +8,11 @@ from pydantic import Field
 from torch import Tensor
 
 from tailshift import priors
-from tailshift.methods.method import Decoupled, Stage
+from tailshift.methods.method import METHODS, Decoupled, Stage
 from tailshift.models import NormedLinearHead
 
 
+@METHODS.register("tau_norm")
 @dataclass(frozen=True)
 class TauNorm(Decoupled):
     """τ-normalised classifier [kang2020]."""

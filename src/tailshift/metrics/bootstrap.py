@@ -87,7 +87,7 @@ def bootstrap_intervals(
             blocks["classwise_ece"].append(errors)
     return {
         name: _interval(torch.cat(blocks[name]), level)
-        for name in METRICS
+        for name, _ in METRICS.items()
         if name in blocks
     }
 

@@ -15,7 +15,7 @@ from tailshift.metrics.calibration_error import (
     equal_width_edges,
 )
 from tailshift.metrics.sample_scores import SampleScores
-from tailshift.registry import did_you_mean
+from tailshift.registry import Registry
 
 NOTHING = "–"
 """What stands where there is no number."""
@@ -87,7 +87,7 @@ class Metric:
         """Return a value as it is printed; a dash for NaN.
 
         Example:
-            >>> METRICS["accuracy"].text(0.4567), METRICS["nll"].text(2.0249)
+            >>> METRICS.get("accuracy").text(0.4567), METRICS.get("nll").text(2.0249)
             ('45.7', '2.02')
         """
         if math.isnan(value):
@@ -99,7 +99,7 @@ class Metric:
         return 100 * value if self.is_percent else value
 
     @property
-    def heading(self) -> str:
+    def sentence(self) -> str:
         """The title with its unit, or the way that is better."""
         return f"{self.title} {'in %' if self.is_percent else '(less is better)'}"
 
@@ -132,16 +132,17 @@ _TABLE = (
     _Error("brier", "Brier score", "Brier", 3, lambda o: _mean(o.samples.brier, o)),
     _Error("nll", "NLL", "NLL", 2, lambda o: _mean(o.samples.nll, o)),
 )
-METRICS = {metric.name: metric for metric in _TABLE}
-"""All metrics by name, in the order of tables."""
+METRICS: Registry[Metric] = Registry("metric", base=Metric)
+"""All metrics; tables have them in the order of registration."""
 
-CALIBRATION = tuple(name for name, metric in METRICS.items() if not metric.is_percent)
+for _metric in _TABLE:
+    METRICS.register(_metric.name)(_metric)
+
+CALIBRATION = tuple(metric.name for metric in _TABLE if not metric.is_percent)
 """The metrics of the paper's Tables 10 and 11, beside accuracy."""
 
 
 def check_metric(name: str) -> str:
     """Return a metric's name; an unknown one is refused with the nearest."""
-    if name not in METRICS:
-        hint = did_you_mean(name, list(METRICS)) or ";"
-        raise ValueError(f"unknown metric {name!r}{hint} Known: {', '.join(METRICS)}")
+    METRICS.get(name)
     return name

@@ -4,13 +4,11 @@ from tailshift.models.backbone import (
     MODELS,
     Backbone,
     BranchedBackbone,
-    ModelInfo,
     num_parameters,
 )
 from tailshift.models.classifier import (
     Classifier,
     build_backbone,
-    build_model,
     check_model_name,
     load_backbone_weights,
 )
@@ -25,14 +23,12 @@ from tailshift.models.heads import (
     ExpertOutput,
     Head,
     HeadBuilder,
-    HeadInfo,
     LinearHead,
     MemoryHead,
     MemoryOutput,
     NormedLinearHead,
     ScaledLinearHead,
     StageFeatures,
-    build_head,
 )
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone
@@ -52,11 +48,9 @@ __all__ = [
     "ExpertOutput",
     "Head",
     "HeadBuilder",
-    "HeadInfo",
     "LinearHead",
     "MemoryHead",
     "MemoryOutput",
-    "ModelInfo",
     "NormedLinearHead",
     "ResNet32",
     "ScaledLinearHead",
@@ -64,8 +58,6 @@ __all__ = [
     "TimmBackbone",
     "TwoBranchResNet32",
     "build_backbone",
-    "build_head",
-    "build_model",
     "check_model_name",
     "load_backbone_weights",
     "num_parameters",

@@ -2,8 +2,7 @@
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +21,24 @@ class Split(NamedTuple):
 
 
 class Backbone(nn.Module):
-    """Images (N, c, H, W) in, features (N, ``feature_dim``) out."""
+    """Images (N, c, H, W) in, features (N, ``feature_dim``) out.
 
+    A registered one is made for a number of input channels.
+
+    Example:
+        >>> from tailshift.models import ResNet32
+        >>> ResNet32.feature_dim, ResNet32.image_size, num_parameters(ResNet32(3))
+        (64, 32, 463504)
+    """
+
+    sentence: ClassVar[str]
+    """What it is, in one sentence; by default the docstring's first line."""
+    image_size: ClassVar[int]
+    """Height and width of the images it is meant for; others are taken too."""
+    in_channels: ClassVar[int] = 3
+    """Channels of the images it is meant for; others are taken too."""
     feature_dim: int
+    """Length of the feature vector."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one feature vector for each image."""
@@ -46,35 +60,7 @@ class MeanOverPositions(nn.Module):
         return x.mean(dim=(2, 3))
 
 
-@dataclass(frozen=True)
-class ModelInfo:
-    """A registered backbone: how it is built and what it is for.
-
-    Example:
-        >>> info = MODELS.get("resnet32")
-        >>> info.feature_dim, info.image_size, info.num_parameters
-        (64, 32, 463504)
-    """
-
-    build: Callable[[int], Backbone]
-    """Makes the backbone for a number of input channels."""
-    sentence: str
-    """What it is, in one sentence."""
-    feature_dim: int
-    """Length of the feature vector."""
-    image_size: int
-    """Height and width of the images it is meant for; others are taken too."""
-    in_channels: int = 3
-    """Channels of the images it is meant for; others are taken too."""
-
-    @property
-    def num_parameters(self) -> int:
-        """Trainable numbers of the backbone, head not counted."""
-        with torch.device("meta"):
-            return num_parameters(self.build(self.in_channels))
-
-
-MODELS: Registry[ModelInfo] = Registry("model")
+MODELS: Registry[Callable[[int], Backbone]] = Registry("model", Backbone)
 
 
 def num_parameters(module: nn.Module) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from tailshift.models.backbone import MODELS, Backbone
-from tailshift.models.heads import Head, build_head
+from tailshift.models.heads import Head
 from tailshift.models.timm_backbone import (
     PREFIX,
     Pretrained,
@@ -52,7 +52,8 @@ class Classifier(nn.Module):
 
     Example:
         >>> import torch
-        >>> model = build_model("digits_net", num_classes=10, in_channels=1)
+        >>> from tailshift.models import DigitsNet, LinearHead
+        >>> model = Classifier(DigitsNet(), LinearHead(128, 10))
         >>> model(torch.zeros(2, 1, 8, 8)).shape
         torch.Size([2, 10])
     """
@@ -80,35 +81,6 @@ class Classifier(nn.Module):
         return logits
 
 
-def build_model(
-    name: str,
-    *,
-    num_classes: int,
-    in_channels: int = 3,
-    image_size: int | None = None,
-    head: str = "linear",
-    pretrained: Pretrained = False,
-) -> Classifier:
-    """Return a classifier of the named backbone and head.
-
-    Args:
-        name: One of ``MODELS``, or ``timm:NAME``.
-        num_classes: Number of logits, at least 2.
-        in_channels: Channels of the images.
-        image_size: Height and width of the images, for timm models of fixed size.
-        head: One of ``HEADS``.
-        pretrained: Start a timm backbone from its published weights;
-            ``"if_available"`` goes on without them where they cannot be had.
-    """
-    backbone = build_backbone(
-        name, in_channels=in_channels, image_size=image_size, pretrained=pretrained
-    )
-    return Classifier(
-        backbone,
-        build_head(head, feature_dim=backbone.feature_dim, num_classes=num_classes),
-    )
-
-
 def build_backbone(
     name: str,
     *,
@@ -116,7 +88,14 @@ def build_backbone(
     image_size: int | None = None,
     pretrained: Pretrained = False,
 ) -> Backbone:
-    """Return the named backbone; the arguments are those of :func:`build_model`.
+    """Return the named backbone.
+
+    Args:
+        name: One of ``MODELS``, or ``timm:NAME``.
+        in_channels: Channels of the images.
+        image_size: Height and width of the images, for timm models of fixed size.
+        pretrained: Start a timm backbone from its published weights;
+            ``"if_available"`` goes on without them where they cannot be had.
 
     Example:
         >>> build_backbone("resnet32_two_branch").feature_dim
@@ -137,7 +116,7 @@ def build_backbone(
             f"`pretrained` weights exist for timm models only, but `name` is {name!r}. "
             "Leave `pretrained` out, or take a model such as 'timm:resnet50'."
         )
-    return MODELS.get(name).build(in_channels)
+    return MODELS.get(name)(in_channels)
 
 
 def check_model_name(name: str) -> None:

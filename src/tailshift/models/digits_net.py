@@ -6,12 +6,12 @@ from tailshift.models.backbone import (
     MODELS,
     Backbone,
     MeanOverPositions,
-    ModelInfo,
     Split,
     initialise_convolutions,
 )
 
 
+@MODELS.register("digits_net")
 class DigitsNet(Backbone):
     """Three 3×3 convolutions of 32, 64 and 128 channels: 128 features.
 
@@ -28,6 +28,9 @@ class DigitsNet(Backbone):
         torch.Size([2, 128])
     """
 
+    sentence = "Three convolutions for 8×8 digits, trained in seconds on a CPU."
+    image_size = 8
+    in_channels = 1
     feature_dim = 128
 
     def __init__(self, in_channels: int = 1) -> None:
@@ -58,15 +61,3 @@ def _conv_layers(in_channels: int, out_channels: int) -> list[nn.Module]:
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
     ]
-
-
-MODELS.add(
-    "digits_net",
-    ModelInfo(
-        build=DigitsNet,
-        sentence="Three convolutions for 8×8 digits, trained in seconds on a CPU.",
-        feature_dim=DigitsNet.feature_dim,
-        image_size=8,
-        in_channels=1,
-    ),
-)

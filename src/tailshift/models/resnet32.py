@@ -8,7 +8,6 @@ from tailshift.models.backbone import (
     MODELS,
     Backbone,
     MeanOverPositions,
-    ModelInfo,
     Split,
     initialise_convolutions,
 )
@@ -58,6 +57,7 @@ class BasicBlock(nn.Module):
         return F.relu(residual + x, inplace=True)
 
 
+@MODELS.register("resnet32")
 class ResNet32(Backbone):
     """ResNet-32 of [he2016] for small images: 64 features.
 
@@ -73,6 +73,8 @@ class ResNet32(Backbone):
         torch.Size([2, 64])
     """
 
+    sentence = "ResNet-32 for 32×32 images, parameter-free shortcuts."
+    image_size = 32
     feature_dim = 64
 
     def __init__(self, in_channels: int = 3) -> None:
@@ -94,6 +96,7 @@ class ResNet32(Backbone):
         return Split(trunk, nn.Sequential(self.stage3, MeanOverPositions()), 64)
 
 
+@MODELS.register("resnet32_two_branch")
 class TwoBranchResNet32(Backbone):
     """ResNet-32 whose last block stands twice, side by side: 128 features.
 
@@ -109,6 +112,8 @@ class TwoBranchResNet32(Backbone):
         torch.Size([2, 128])
     """
 
+    sentence = "ResNet-32 with two parallel last blocks, as the paper's CIFAR rows."
+    image_size = 32
     feature_dim = 128
 
     def __init__(self, in_channels: int = 3) -> None:
@@ -159,23 +164,3 @@ def _stage(
 
 def _mean_over_positions(x: Tensor) -> Tensor:
     return x.mean(dim=(2, 3))  # (N, c, h, w) -> (N, c)
-
-
-MODELS.add(
-    "resnet32",
-    ModelInfo(
-        build=ResNet32,
-        sentence="ResNet-32 for 32×32 images, parameter-free shortcuts.",
-        feature_dim=ResNet32.feature_dim,
-        image_size=32,
-    ),
-)
-MODELS.add(
-    "resnet32_two_branch",
-    ModelInfo(
-        build=TwoBranchResNet32,
-        sentence="ResNet-32 with two parallel last blocks, as the paper's CIFAR rows.",
-        feature_dim=TwoBranchResNet32.feature_dim,
-        image_size=32,
-    ),
-)

@@ -64,7 +64,7 @@ def compare(
         (0.1, 0.71)
     """
     nothing = float("nan")
-    shown = METRICS[metric]
+    shown = METRICS.get(metric)
     return Comparison(
         table=number.table,
         row=number.row,

@@ -197,7 +197,7 @@ class Plan:
         if figure is None or not runs:
             return []
         paths = figure_files(self.request.what, folder, force=force)
-        save_figure(FIGURES[figure.name](runs, "uniform"), paths, overwrite=force)
+        save_figure(FIGURES.get(figure.name)(runs, "uniform"), paths, overwrite=force)
         return paths
 
 
@@ -368,10 +368,10 @@ def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job
 def _values(source: Source, runs: Sequence[Sequence[Record]]) -> list[float]:
     """Return our scores of a cell as the paper prints them, one for each seed."""
     values = [
-        getattr(record, source.metric)
+        record.score(source.metric)
         for records in runs
         for record in records
         if (record.compensated, record.target) == (source.is_compensated, source.target)
     ]
-    metric = METRICS[source.metric]
+    metric = METRICS.get(source.metric)
     return [metric.scaled(value) for value in values if not math.isnan(value)]

@@ -88,7 +88,7 @@ def source_of(number: PaperNumber) -> Source:
 
 def _metric(column: str) -> str:
     """Return the metric that one of the paper's columns shows."""
-    return next(m.name for m in METRICS.values() if column in (m.column, m.title))
+    return next(m.name for _, m in METRICS.items() if column in (m.column, m.title))
 
 
 def _shifted_recipe(table: int, method: str) -> str:

@@ -36,14 +36,14 @@ class Cell:
     @property
     def mean_text(self) -> str:
         """The mean as it is printed: an accuracy in percent with one decimal."""
-        return METRICS[self.metric].text(self.mean)
+        return METRICS.get(self.metric).text(self.mean)
 
     @property
     def sd_text(self) -> str:
         """The deviation likewise; empty for a single run, which has none."""
         if math.isnan(self.mean) or self.num_runs < 2:
             return ""
-        return f"± {METRICS[self.metric].text(self.sd)}"
+        return f"± {METRICS.get(self.metric).text(self.sd)}"
 
     def __str__(self) -> str:
         return f"{self.mean_text} {self.sd_text}".rstrip()
@@ -84,7 +84,7 @@ def rows_by_metric(summaries: Iterable[Summary], target: str) -> list[TableRow]:
         target: The target that the metrics belong to.
     """
     chosen = [summary for summary in summaries if summary.target == target]
-    return _rows(chosen, lambda summary: METRICS[summary.metric].column)
+    return _rows(chosen, lambda summary: METRICS.get(summary.metric).column)
 
 
 def _rows(
@@ -132,7 +132,7 @@ def best_in(rows: Sequence[TableRow], column: str) -> set[str]:
     cells = {name: cell for name, cell in cells.items() if not math.isnan(cell.mean)}
     if len(rows) < 2 or not cells:
         return set()
-    metric = METRICS[next(iter(cells.values())).metric]
+    metric = METRICS.get(next(iter(cells.values())).metric)
     choose = max if metric.is_high_better else min
     best = choose(cells.values(), key=lambda cell: cell.mean).mean_text
     return {name for name, cell in cells.items() if cell.mean_text == best}
@@ -226,7 +226,7 @@ def _terminal_cell(row: TableRow, column: str, best: set[str], gap: str = " ") -
 
 def _heading(summaries: Sequence[Summary]) -> str:
     """Return the score that the summaries are of; all of one."""
-    return METRICS[summaries[0].metric if summaries else "accuracy"].heading
+    return METRICS.get(summaries[0].metric if summaries else "accuracy").sentence
 
 
 def to_markdown(summaries: Iterable[Summary]) -> str:
@@ -316,7 +316,7 @@ def _csv_column(metric: str, name: str) -> str:
 
 
 def _csv_value(summary: Summary, name: str) -> str:
-    value, metric = getattr(summary, name), METRICS[summary.metric]
+    value, metric = getattr(summary, name), METRICS.get(summary.metric)
     if math.isnan(value):
         return ""
     return f"{metric.scaled(value):.{2 if metric.is_percent else 6}f}"

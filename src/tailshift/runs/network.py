@@ -6,7 +6,6 @@ from torch import nn
 
 from tailshift.config import RunConfig
 from tailshift.models import Classifier, build_backbone, load_backbone_weights
-from tailshift.models.heads import check_and_build
 
 
 def build_network(
@@ -29,6 +28,8 @@ def build_network(
         is_filled: Whether the weights will come from a run; otherwise the backbone
             starts from those that ``model`` names, if any.
     """
+    if num_classes < 2:
+        raise ValueError(f"`num_classes` must be >= 2, but is {num_classes}.")
     model = config.model
     backbone = build_backbone(
         model.name,
@@ -40,8 +41,7 @@ def build_network(
         load_backbone_weights(backbone, Path(model.weights).expanduser())
     backbone = config.method.branch(backbone)
     build_head = config.method.stages()[stage].head
-    head = check_and_build(build_head, backbone.feature_dim, num_classes)
-    return Classifier(backbone, head)
+    return Classifier(backbone, build_head(backbone.feature_dim, num_classes))
 
 
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:

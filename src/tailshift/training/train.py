@@ -30,7 +30,7 @@ from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
 from tailshift.training.loop import Trainer, detecting_anomalies
 from tailshift.training.recorder import Recorder, training_progress
-from tailshift.training.schedules import build_schedule
+from tailshift.training.schedules import Course, build_schedule
 from tailshift.training.step import DividedStep
 
 if TYPE_CHECKING:
@@ -335,11 +335,13 @@ def assemble_trainer(
         optimizer,
         build_schedule(
             stage.schedule or config.optim.schedule,
-            epochs=max(epochs, 1),
-            steps_per_epoch=len(loader),
-            warmup_epochs=config.optim.warmup_epochs if stage_number == 0 else 0,
-            milestones=config.optim.milestones,
-            decay=config.optim.decay,
+            Course(
+                epochs=max(epochs, 1),
+                steps_per_epoch=len(loader),
+                warmup_epochs=config.optim.warmup_epochs if stage_number == 0 else 0,
+                milestones=config.optim.milestones,
+                decay=config.optim.decay,
+            ),
         ),
         loader,
         epochs,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tailshift.models import HEADS, Head, build_head
+from tailshift.models import HEADS, Head, LinearHead
 
 FEATURES, CLASSES = 6, 3
 LOSS_ONLY = {"centroids"}
@@ -24,9 +24,8 @@ class SomeFeatures:
 @pytest.fixture(params=HEADS.names())
 def head(request: pytest.FixtureRequest) -> Head:
     """Return a head that has begun where the linear head has ended."""
-    before = build_head("linear", feature_dim=FEATURES, num_classes=CLASSES)
-    head = build_head(request.param, feature_dim=FEATURES, num_classes=CLASSES)
-    head.begin(before, SomeFeatures())
+    head = HEADS.get(request.param)(FEATURES, CLASSES)
+    head.begin(LinearHead(FEATURES, CLASSES), SomeFeatures())
     return head
 
 
@@ -76,20 +75,4 @@ def test_heads__gradient_agrees_with_numerical_differentiation(
 
 def test_heads__are_described() -> None:
     for name in HEADS:
-        assert HEADS.get(name).sentence.endswith(".")
-
-
-def test_build_head__unknown_name() -> None:
-    with pytest.raises(ValueError, match="unknown head") as error:
-        build_head("liner", feature_dim=6, num_classes=3)
-    known = ", ".join(HEADS.names())
-    assert (
-        str(error.value)
-        == f"unknown head 'liner'; did you mean 'linear'? Known: {known}"
-    )
-
-
-def test_build_head__one_class() -> None:
-    with pytest.raises(ValueError, match="num_classes") as error:
-        build_head("linear", feature_dim=6, num_classes=1)
-    assert str(error.value) == "`num_classes` must be >= 2, but is 1."
+        assert HEADS.sentence(name).endswith(".")

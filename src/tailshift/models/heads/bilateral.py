@@ -4,9 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from tailshift.losses.bilateral import conventional_share
-from tailshift.models.heads.head import Head
+from tailshift.models.heads.head import HEADS, Head
 
 
+@HEADS.register("bilateral")
 class BilateralHead(Head):
     r"""Logits of mixed branches, :math:`W\, 2[a f_c; (1 - a) f_r] + b` [zhou2020].
 
@@ -24,6 +25,8 @@ class BilateralHead(Head):
         >>> head.share
         0.75
     """
+
+    sentence = "One affine map over two mixed branches."
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__()

@@ -4,10 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tailshift.models.heads.head import Head
+from tailshift.models.heads.head import HEADS, Head
 from tailshift.processes import Processes
 
 
+@HEADS.register("causal")
 class CausalHead(Head):
     r"""The de-confounded classifier of Causal Norm, with TDE at test time [tang2020].
 
@@ -38,6 +39,8 @@ class CausalHead(Head):
         >>> head.mean_feature
         tensor([1., 1., 1., 1.])
     """
+
+    sentence = "Several normalised heads; at test less the mean feature."
 
     mean_feature: Tensor
 

@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.models.heads.head import Head, StageFeatures
+from tailshift.models.heads.head import HEADS, Head, StageFeatures
 
 
+@HEADS.register("class_means")
 class ClassMeanHead(Head):
     r"""Logits: how near an image is to the mean of each class [kang2020].
 
@@ -28,6 +29,8 @@ class ClassMeanHead(Head):
         >>> head(torch.tensor([[3.0, 0.0]])).tolist()
         [[-0.0, -1.0]]
     """
+
+    sentence = "The distance to the mean of each class."
 
     centre: Tensor
     means: Tensor

@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tailshift.models.heads.head import Head
+from tailshift.models.heads.head import HEADS, Head
 
 
+@HEADS.register("cosine")
 class CosineHead(Head):
     r"""Logits :math:`f[c] = s \cos(w_c, x)`.
 
@@ -24,6 +25,8 @@ class CosineHead(Head):
         >>> head(torch.tensor([[5.0, 0]])).tolist()
         [[30.0, 0.0, -30.0]]
     """
+
+    sentence = "The cosine with each class's vector, scaled."
 
     def __init__(
         self, feature_dim: int, num_classes: int, *, scale: float = 30.0

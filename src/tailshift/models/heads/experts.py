@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tailshift.models.heads.cosine import CosineHead
-from tailshift.models.heads.head import Head
+from tailshift.models.heads.head import HEADS, Head
 
 
 class ExpertOutput(NamedTuple):
@@ -18,6 +18,7 @@ class ExpertOutput(NamedTuple):
     """:math:`v`, shape (3, N, C)."""
 
 
+@HEADS.register("experts")
 class ExpertHead(Head):
     r"""Logits :math:`f = \sum_k a_k v_k` of experts, each with features of its own.
 
@@ -39,6 +40,8 @@ class ExpertHead(Head):
         >>> head.eval()(torch.randn(2, 6)).shape
         torch.Size([2, 4])
     """
+
+    sentence = "Three cosine heads, weighted by shares."
 
     shares: Tensor
 

@@ -1,11 +1,12 @@
 """What a head is, and what it may take over from an earlier stage of training."""
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from torch import Tensor, nn
 
 from tailshift.processes import Processes
+from tailshift.registry import Registry
 
 
 class StageFeatures(Protocol):
@@ -25,6 +26,8 @@ class Head(nn.Module):
     what else its loss needs; all of it tensors. Everything below has a default.
     """
 
+    sentence: ClassVar[str]
+    """What it computes, in one sentence; by default the docstring's first line."""
     feature_dim: int
     num_classes: int
 
@@ -62,3 +65,5 @@ class Head(nn.Module):
 
 HeadBuilder: TypeAlias = Callable[[int, int], Head]
 """Makes a head for a feature length and a number of classes."""
+
+HEADS: Registry[HeadBuilder] = Registry("head", Head)

@@ -2,9 +2,10 @@
 
 from torch import nn
 
-from tailshift.models.heads.head import Head
+from tailshift.models.heads.head import HEADS, Head
 
 
+@HEADS.register("linear")
 class LinearHead(nn.Linear, Head):
     r"""Logits :math:`f = W x + b`, started as PyTorch starts a linear layer.
 
@@ -17,6 +18,8 @@ class LinearHead(nn.Linear, Head):
         >>> LinearHead(64, 10)(torch.zeros(2, 64)).shape
         torch.Size([2, 10])
     """
+
+    sentence = "An affine map: one weight vector and bias a class."
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__(feature_dim, num_classes)

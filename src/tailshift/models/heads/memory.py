@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tailshift.models.heads.class_means import class_means
-from tailshift.models.heads.head import Head, StageFeatures
+from tailshift.models.heads.head import HEADS, Head, StageFeatures
 from tailshift.models.heads.linear import LinearHead
 
 SMALLEST = 1e-12
@@ -25,6 +25,7 @@ class MemoryOutput(NamedTuple):
     """:math:`c`, shape (C, d)."""
 
 
+@HEADS.register("memory")
 class MemoryHead(Head):
     r"""The dynamic meta-embedding of OLTR, and its cosine classifier [liu2019].
 
@@ -57,6 +58,8 @@ class MemoryHead(Head):
         >>> head(torch.tensor([[3.0, 0.0]])).detach()  # empty memory: s · 3 / (3 + 0.3)
         tensor([[14.5455,  0.0000]])
     """
+
+    sentence = "The cosine of features completed from class centroids."
 
     def __init__(
         self,

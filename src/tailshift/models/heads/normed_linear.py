@@ -4,13 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.models.heads.head import Head, StageFeatures
+from tailshift.models.heads.head import HEADS, Head, StageFeatures
 from tailshift.models.heads.linear import LinearHead
 
 TAUS = tuple(round(0.1 * step, 1) for step in range(21))
 """The values that are tried on validation data."""
 
 
+@HEADS.register("normed_linear")
 class NormedLinearHead(Head):
     r"""Logits :math:`f[c] = w_c \cdot x / \lVert w_c \rVert^\tau`, no bias [kang2020].
 
@@ -29,6 +30,8 @@ class NormedLinearHead(Head):
         >>> head(torch.tensor([[1.0, 1.0]]))
         tensor([[1.4000, 1.0000]])
     """
+
+    sentence = "A trained linear map, its vectors shortened to ‖w‖^τ."
 
     weight: Tensor
     tau: Tensor

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from tailshift.models.heads.head import Head, StageFeatures
+from tailshift.models.heads.head import HEADS, Head, StageFeatures
 from tailshift.models.heads.linear import LinearHead
 
 
+@HEADS.register("scaled_linear")
 class ScaledLinearHead(Head):
     r"""Logits :math:`f[c] = s_c (w_c \cdot x + b_c)`, with scales that start at 1.
 
@@ -23,6 +24,8 @@ class ScaledLinearHead(Head):
         >>> torch.equal(head(x), head.linear(x))
         True
     """
+
+    sentence = "A frozen affine map, scaled a class."
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__()

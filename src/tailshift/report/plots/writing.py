@@ -7,7 +7,7 @@ from typing import TypeAlias
 from matplotlib.figure import Figure
 
 from tailshift.evaluation.summary import Summary
-from tailshift.registry import did_you_mean
+from tailshift.registry import Registry
 from tailshift.report.plots.accuracy_change import (
     accuracy_change_plot,
     accuracy_changes,
@@ -28,22 +28,38 @@ from tailshift.report.tables import target_label
 
 _Runs: TypeAlias = Sequence[ReportRun]
 
-FIGURES: dict[str, Callable[[_Runs, str], Figure]] = {
-    "class_counts": lambda runs, target: class_counts_plot(runs[0].predictions),
-    "average_probability": lambda runs, target: average_probability_plot(runs),
-    "class_logits": lambda runs, target: class_logits_plot(runs),
-    "reliability": reliability_plot,
-    "target_shift": lambda runs, target: target_shift_plot(summarise_shifts(runs)),
-    "accuracy_change": accuracy_change_plot,
-}
-"""Each figure by the name of its files."""
+FIGURES: Registry[Callable[[_Runs, str], Figure]] = Registry("figure")
+"""Each figure of runs and a target, by the name of its files."""
+
+FIGURES.register("reliability")(reliability_plot)
+FIGURES.register("accuracy_change")(accuracy_change_plot)
+
+
+@FIGURES.register("class_counts", about=class_counts_plot)
+def _class_counts(runs: _Runs, target: str) -> Figure:
+    return class_counts_plot(runs[0].predictions)
+
+
+@FIGURES.register("average_probability", about=average_probability_plot)
+def _average_probability(runs: _Runs, target: str) -> Figure:
+    return average_probability_plot(runs)
+
+
+@FIGURES.register("class_logits", about=class_logits_plot)
+def _class_logits(runs: _Runs, target: str) -> Figure:
+    return class_logits_plot(runs)
+
+
+@FIGURES.register("target_shift", about=target_shift_plot)
+def _target_shift(runs: _Runs, target: str) -> Figure:
+    return target_shift_plot(summarise_shifts(runs))
 
 
 def write_figures(
     runs: _Runs,
     folder: str | Path,
     *,
-    figures: Sequence[str] = tuple(FIGURES),
+    figures: Sequence[str] | None = None,
     target: str = "uniform",
     overwrite: bool = False,
     announce: Callable[[str], None] = lambda text: None,
@@ -53,7 +69,7 @@ def write_figures(
     Args:
         runs: Runs on the same classes; those that differ only in the seed are averaged.
         folder: Made where it is missing.
-        figures: Keys of ``FIGURES``.
+        figures: Names of ``FIGURES``; by default all of them.
         target: What ``reliability`` and ``accuracy_change`` compensate to.
         overwrite: Replace files that exist; otherwise nothing is written if one does.
         announce: Told which figure the runs do not have the numbers for.
@@ -62,7 +78,7 @@ def write_figures(
     if Path(folder).is_file():
         raise NotADirectoryError(f"{folder} is a file, but must be a folder.")
     chosen = {}
-    for name in dict.fromkeys(map(check_figure, figures)):
+    for name in dict.fromkeys(map(check_figure, figures or FIGURES)):
         reason = _lacking(name, runs, target)
         if reason:
             announce(f"{name} is left out: {reason}")
@@ -74,15 +90,13 @@ def write_figures(
                 f"{path} exists. Replace it (--force) or name another folder."
             )
     for name, paths in chosen.items():
-        save_figure(FIGURES[name](runs, target), paths, overwrite=overwrite)
+        save_figure(FIGURES.get(name)(runs, target), paths, overwrite=overwrite)
     return [path for paths in chosen.values() for path in paths]
 
 
 def check_figure(name: str) -> str:
     """Return a figure's name; an unknown one is refused with the nearest."""
-    if name not in FIGURES:
-        hint = did_you_mean(name, list(FIGURES)) or ";"
-        raise ValueError(f"unknown figure {name!r}{hint} Known: {', '.join(FIGURES)}")
+    FIGURES.get(name)
     return name
 
 
