@@ -3,7 +3,7 @@
 import pytest
 
 from tailshift.data import CIFAR10LT, CIFAR100LT, Dataset, DigitsLT, PlacesLT
-from tailshift.paper.duration import data_shape, known_shape
+from tailshift.paper.duration import data_shape
 from tailshift.recipes import load_recipe
 
 
@@ -20,7 +20,7 @@ from tailshift.recipes import load_recipe
 def test_known_shape__of_benchmarks(
     dataset: Dataset, num_samples: int, num_classes: int, ratio: float, image_size: int
 ) -> None:
-    shape = known_shape(dataset)
+    shape = dataset.known_shape()
     assert shape is not None
     assert (shape.num_samples, shape.num_classes) == (num_samples, num_classes)
     assert (shape.imbalance_ratio, shape.image_size) == (ratio, image_size)
@@ -28,8 +28,8 @@ def test_known_shape__of_benchmarks(
 
 
 def test_known_shape__is_none_where_the_data_decides() -> None:
-    assert known_shape(DigitsLT()) is None
-    assert known_shape(PlacesLT(check_counts=False)) is None
+    assert DigitsLT().known_shape() is None
+    assert PlacesLT(check_counts=False).known_shape() is None
 
 
 def test_data_shape__reads_what_is_not_known() -> None:

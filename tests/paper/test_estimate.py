@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from tailshift.config import RunConfig
+from tailshift.data import DataShape
 from tailshift.paper import duration as estimate
 from tailshift.paper.duration import (
-    DataShape,
     estimate_runs,
     num_steps,
     seconds_per_step,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +54,7 @@ def check_data(
         option = parse_data_option(dataset)
         dataset = DATASETS.get(option.pop("name"))(**option)
     try:
-        data = _tolerant(dataset).load(root=root, seed=0)
+        data = dataset.without_stops().load(root=root, seed=0)
     except (ValueError, OSError, ImportError) as error:
         return DataCheck((), (str(error),))
     summary, faults = [f"{data.name}: {data.num_classes} classes"], list[str]()
@@ -64,13 +64,6 @@ def check_data(
             summary[-1] += f", {_check_files(name, split, all_images, faults)} decoded"
     summary.append(f"fingerprint of the training split: {data.fingerprint}")
     return DataCheck(tuple(summary), tuple(faults))
-
-
-def _tolerant(dataset: Dataset) -> Dataset:
-    """Return the data set without a stop at the first missing image."""
-    if "skip_broken" in {field.name for field in fields(dataset)}:
-        return replace(dataset, skip_broken=True)  # type: ignore[call-arg]
-    return dataset
 
 
 def _splits(data: LongTailedData) -> Iterator[tuple[str, Split]]:

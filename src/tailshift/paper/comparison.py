@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Literal, TypeAlias
 
 from tailshift.config import RunConfig
+from tailshift.data import DataShape
 from tailshift.evaluation.records import deviation
 from tailshift.metrics.table import METRICS
-from tailshift.paper.duration import DataShape, known_shape
 from tailshift.paper.numbers import PaperNumber, paper_table
 from tailshift.paper.sources import BENCHMARKS
 
@@ -100,7 +100,7 @@ def compare_data_sets(configs: Mapping[str, RunConfig]) -> list[Comparison]:
     for number in paper_table(1).numbers:
         for row, benchmark, paper in _printed_facts(number):
             config = configs.get(BENCHMARKS[benchmark].format("lade"))
-            shape = known_shape(config.data) if config else None
+            shape = config.data.known_shape() if config else None
             ours = _fact(shape, number.column) if shape else math.nan
             cells.append(_plain(number, row, ours, paper, "count"))
     return cells

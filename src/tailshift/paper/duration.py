@@ -11,12 +11,9 @@ import torch
 from rich import box
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
 from tailshift.config import RunConfig
-from tailshift.data import Batch, Batches, Dataset, known_counts, profile_counts
-from tailshift.data.benchmarks import ListBenchmark
-from tailshift.data.cifar import CIFARLT
+from tailshift.data import Batch, Batches, DataShape
 from tailshift.runs.checkpoint import Position
 from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric
@@ -27,63 +24,14 @@ from tailshift.training.train import assemble_trainer, build_loss
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-CIFAR_TRAIN_IMAGES = 50_000
-
-
-@dataclass(frozen=True, eq=False)
-class DataShape:
-    """Class counts and image size of a training split."""
-
-    class_counts: Tensor
-    """Training images of each class, int64, shape (C,)."""
-    image_size: int
-    """Height and width."""
-    in_channels: int = 3
-
-    @property
-    def num_samples(self) -> int:
-        """Training images."""
-        return int(self.class_counts.sum())
-
-    @property
-    def num_classes(self) -> int:
-        """C."""
-        return len(self.class_counts)
-
-    @property
-    def imbalance_ratio(self) -> float:
-        """Largest / smallest count."""
-        return float(self.class_counts.max() / self.class_counts.min())
-
 
 def data_shape(config: RunConfig, data_root: Path | None = None) -> DataShape:
     """Return the shape of a configuration's data; it is read only if it must be."""
-    shape = known_shape(config.data)
+    shape = config.data.known_shape()
     if shape is not None:
         return shape
     data = config.data.load(root=data_root, seed=config.seed)
     return DataShape(data.class_counts, data.image_size, data.in_channels)
-
-
-def known_shape(dataset: Dataset) -> DataShape | None:
-    """Return the shape of a benchmark's training split; None for any other data.
-
-    Example:
-        >>> from tailshift.data import CIFAR100LT
-        >>> shape = known_shape(CIFAR100LT(imbalance_ratio=100))
-        >>> shape.num_samples, shape.num_classes, shape.imbalance_ratio
-        (10847, 100, 100.0)
-    """
-    if isinstance(dataset, CIFARLT):
-        num_classes = dataset.layout.num_classes
-        largest = CIFAR_TRAIN_IMAGES // num_classes
-        counts = profile_counts(
-            dataset.profile, largest, dataset.imbalance_ratio, num_classes
-        )
-        return DataShape(counts, image_size=32)
-    if isinstance(dataset, ListBenchmark) and dataset.check_counts:
-        return DataShape(known_counts(dataset.name), image_size=dataset.image_size)
-    return None
 
 
 SMALLEST_BATCH = 4

@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from tailshift.compensation import post_compensate
-from tailshift.data.benchmarks import ListBenchmark
 from tailshift.data.image_loader import default_num_workers
 from tailshift.data.images import BrokenImageError, ImageFiles, Preparation, load_image
 from tailshift.data.memory import Normalisation
 from tailshift.data.own_forms import EXTENSIONS, image_files
-from tailshift.data.own_images import OwnImages
 from tailshift.priors import VectorLike
 from tailshift.runs.run import Run
 from tailshift.storage import atomic_write
@@ -94,20 +92,9 @@ def image_logits(run: Run, paths: Sequence[str], *, track: Track = iter) -> Imag
     return ImageLogits(tuple(paths[i] for i in kept), torch.cat(parts), broken)
 
 
-class WholeImage(Preparation):
-    """No margin around the crop: for data whose images are used as they are."""
-
-    @property
-    def resized(self) -> int:
-        """The size before cropping."""
-        return self.image_size
-
-
 def preparation_of(run: Run) -> Preparation:
     """Return how a run's images were resized and cropped in evaluation."""
-    is_file_data = isinstance(run.config.data, OwnImages | ListBenchmark)
-    make = Preparation if is_file_data else WholeImage
-    return make(run.facts.image_size)
+    return run.config.data.evaluation_preparation(run.facts.image_size)
 
 
 class _Load:
