@@ -46,6 +46,7 @@ from tailshift.losses import (
 )
 from tailshift.predictions import Predictions
 from tailshift.recipes import load_recipe
+from tailshift.registry import load_plugin
 from tailshift.runs.run import Run, load
 from tailshift.training import train
 
@@ -84,6 +85,7 @@ __all__ = [
     "lader",
     "ldam_loss",
     "load",
+    "load_plugin",
     "load_recipe",
     "logit_adjusted_loss",
     "losses",

@@ -269,13 +269,16 @@ class Dataset(ABC):
 
     sentence: ClassVar[str]
     """What the data set is, for lists; by default the docstring's first line."""
-    reads_root: ClassVar[bool] = True
-    """Whether it is read from the folder that ``--data-root`` names."""
 
     @property
     def name(self) -> str:
         """The registered name."""
         return DATASETS.name_of(type(self))
+
+    @property
+    def option(self) -> str:
+        """What `tailshift train` needs besides a recipe to find the data."""
+        return "--data-root DIR"
 
     @abstractmethod
     def load(self, *, root: Path | None, seed: int) -> LongTailedData:

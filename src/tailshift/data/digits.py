@@ -41,7 +41,6 @@ class DigitsLT(Dataset):
         "8×8 grey digits embedded in scikit-learn, thinned to a long tail; "
         "10 classes, no download."
     )
-    reads_root: ClassVar[bool] = False
 
     imbalance_ratio: float = 50.0
     """Largest / smallest training count, >= 1; no class falls below 2 images."""
@@ -52,6 +51,11 @@ class DigitsLT(Dataset):
     def __post_init__(self) -> None:
         check_imbalance_ratio(self.imbalance_ratio)
         PROFILES.get(self.profile)
+
+    @property
+    def option(self) -> str:
+        """Nothing: the digits come with scikit-learn."""
+        return ""
 
     def load(self, *, root: Path | None = None, seed: int = 0) -> LongTailedData:
         """Return the data; `root` is not needed, `seed` decides the split."""

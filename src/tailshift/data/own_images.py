@@ -94,7 +94,6 @@ class OwnImages(Dataset):
 
     form: ClassVar[str]
     """What `path` names, for messages."""
-    reads_root: ClassVar[bool] = False
 
     path: str = ""
     """Where they are."""
@@ -121,6 +120,11 @@ class OwnImages(Dataset):
 
     skip_broken: bool = False
     """Leave out images that are missing or cannot be decoded, instead of stopping."""
+
+    @property
+    def option(self) -> str:
+        """What `tailshift train` needs besides a recipe to find the data."""
+        return f"--data {self.name}:PATH"
 
     def __post_init__(self) -> None:
         self._preparation(self.image_size or 224)  # checks what it is given

@@ -11,11 +11,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from tailshift.config import RunConfig
-from tailshift.data.own_images import OwnImages
 from tailshift.evaluation.records import Record, evaluate
 from tailshift.recipes import load_recipe, parse_override, recipe_names
 from tailshift.runs.index import kept_name
-from tailshift.runs.run import Run
+from tailshift.runs.run import Run, used_plugins
 from tailshift.storage import atomic_write
 from tailshift.targets import PAPER_TARGETS
 
@@ -125,14 +124,14 @@ def training_command(config: RunConfig) -> str:
     known = config.recipe in recipe_names()
     recipe = shlex.quote(config.recipe if known else f"{config.recipe}.toml")
     changed = _changed(config)
-    data = [] if config.data_name == "digits_lt" else ["--data-root DIR"]
-    if isinstance(config.data, OwnImages):
-        data = [f"--data {config.data_name}:PATH"]
+    if "PATH" in config.data.option:
         changed.pop("data.name", None)
         changed.pop("data.path", None)
     names_first = sorted(changed, key=lambda key: not key.endswith(".name"))
     settings = [f"--set {_setting(key, changed[key])}" for key in names_first]
-    return " ".join(["tailshift train", recipe, *settings, *data])
+    plugins = [shlex.join(plugin.options) for plugin in used_plugins(config)]
+    parts = ["tailshift train", recipe, *settings, config.data.option, *plugins]
+    return " ".join(filter(None, parts))
 
 
 def _changed(config: RunConfig) -> dict[str, Any]:

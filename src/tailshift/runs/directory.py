@@ -24,6 +24,7 @@ from tailshift.runs.run import (
     PREDICTIONS,
     TENSORBOARD,
     WEIGHTS,
+    MissingPluginError,
     read_config,
     resume_command,
     write_json,
@@ -230,6 +231,8 @@ def is_run_directory(directory: Path) -> bool:
     """Say whether a folder was made by `train`, by its configuration."""
     try:
         read_config(directory)
+    except MissingPluginError:
+        return True
     except (OSError, ValueError):
         return False
     return True

@@ -1,5 +1,6 @@
 """A run directory: the one thing that passes from training to all that follows."""
 
+import dataclasses
 import json
 import reprlib
 import shlex
@@ -21,6 +22,7 @@ from tailshift.models import Classifier
 from tailshift.predictions import Predictions
 from tailshift.priors import from_counts
 from tailshift.processes import whole_state
+from tailshift.registry import is_registered
 from tailshift.runs.network import build_network
 from tailshift.storage import atomic_write, read_tensors, write_tensors
 from tailshift.targets import Target, as_target_prior
@@ -225,9 +227,49 @@ class ValidationEstimator:
         return adapt(self.run.predictions("val"), logits).target_prior
 
 
+class UsedPlugin(BaseModel):
+    """Code from outside the package that a run was trained with, as run.json has it."""
+
+    name: str
+    """A distribution, or the path of a file as it was given."""
+    version: str = ""
+    sha256: str = ""
+    brings: list[tuple[str, str]]
+    """Kind and name of what the run takes from it."""
+
+    @property
+    def options(self) -> list[str]:
+        """What a command needs to load it: nothing if it is installed."""
+        return ["--plugin", self.name] if self.sha256 else []
+
+    def lacking(self) -> str:
+        """Return what the run takes from it and is not registered, or ``""``."""
+        missing = [pair for pair in self.brings if not is_registered(*pair)]
+        return ", ".join(f"{kind} {name!r}" for kind, name in missing)
+
+
+def used_plugins(config: RunConfig) -> list[UsedPlugin]:
+    """Return the plugins that a configuration takes something from."""
+    return [
+        UsedPlugin(**dataclasses.asdict(origin), brings=brings)
+        for origin, brings in config.plugins.items()
+    ]
+
+
+def recorded_plugins(directory: Path) -> list[UsedPlugin]:
+    """Return the plugins that a run says it was trained with; none is loaded."""
+    try:
+        facts = _read_json(directory / FACTS)
+        return [UsedPlugin.model_validate(part) for part in facts.get("plugins", [])]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
 def resume_command(directory: Path) -> str:
-    """Return the command that goes on with a run."""
-    return f"tailshift train --resume --output {shlex.quote(str(directory))}"
+    """Return the command that resumes a run."""
+    plugins = [part for used in recorded_plugins(directory) for part in used.options]
+    command = ["tailshift", "train", "--resume", "--output", str(directory), *plugins]
+    return shlex.join(command)
 
 
 def read_metrics_lines(directory: Path) -> list[str]:
@@ -340,11 +382,27 @@ def _read_facts(path: Path, config: RunConfig) -> RunFacts:
     return facts
 
 
+class MissingPluginError(ValueError):
+    """A run was trained with a plugin that is not loaded."""
+
+
+def _check_plugins(directory: Path) -> None:
+    """Name the plugin that a run needs; loading it is up to the user."""
+    for plugin in recorded_plugins(directory):
+        load = f"load it with {' '.join(plugin.options)} or ts.load_plugin"
+        if lacking := plugin.lacking():
+            raise MissingPluginError(
+                f"{directory} was trained with {lacking} of the plugin {plugin.name}; "
+                f"{load if plugin.options else 'install it'}."
+            )
+
+
 def read_config(directory: Path) -> RunConfig:
     """Return the configuration that a run directory was made with."""
     try:
         return RunConfig.from_mapping(_read_json(directory / CONFIG))
     except ConfigError as error:
+        _check_plugins(directory)
         faults = " ".join(error.faults)
         raise ValueError(f"{directory / CONFIG} is damaged: {faults}") from None
     except RecursionError:

@@ -33,6 +33,7 @@ from tailshift.runs.run import (
     read_metrics,
     read_metrics_lines,
     save_weights,
+    used_plugins,
     write_json,
 )
 from tailshift.storage import atomic_write
@@ -196,6 +197,11 @@ class Recorder:
             "std": list(self.data.std),
             "data_fingerprint": self.data.fingerprint,
         }
+        if plugins := used_plugins(self.config):
+            facts["plugins"] = [
+                plugin.model_dump(mode="json", exclude_defaults=True)
+                for plugin in plugins
+            ]
         epochs = read_metrics(self.directory)
         skipped = [e["skipped_images"] for e in epochs if "skipped_images" in e]
         if skipped:  # a loader counts from where it was begun
