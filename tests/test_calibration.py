@@ -116,8 +116,8 @@ def test_fit__a_constant_added_to_rows_changes_nothing(calibrator):
 def test_fit__blocks_do_not_matter(calibrator, monkeypatch):
     f, y = _overconfident(num_samples=101)
     whole = calibrator().fit(f, y)
-    monkeypatch.setattr("tailshift.calibration.BLOCK_ELEMENTS", 28)
-    monkeypatch.setattr("tailshift.calibration.KEPT_ELEMENTS", 0)
+    monkeypatch.setattr("tailshift.calibration.FIT_BLOCK_ELEMENTS", 28)
+    monkeypatch.setattr("tailshift.calibration.FIT_KEPT_ELEMENTS", 0)
     parts = calibrator().fit(f, y)
     torch.testing.assert_close(whole.scale_, parts.scale_, rtol=1e-6, atol=0)
 

@@ -6,7 +6,7 @@ Each calibrator answers for the class mix of the data that it was fitted on.
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import Any, Protocol, Self, overload
 
 import numpy as np
 import torch
@@ -20,15 +20,15 @@ from tailshift.checks import (
     check_logits,
     check_sample_labels,
 )
+from tailshift.compensation import Array
 from tailshift.registry import Registry
 
-Array = TypeVar("Array", bound=np.generic)
 Floats = NDArray[np.float64]
 
 SCALE_RIDGE = 0.01  # on log T: separable data would otherwise send T to 0
 LOWEST = -100.0  # below a row's largest logit; what is lower is as good as impossible
-BLOCK_ELEMENTS = 2**20
-KEPT_ELEMENTS = 2**25  # up to 256 MB of log probabilities are kept while fitting
+FIT_BLOCK_ELEMENTS = 2**20
+FIT_KEPT_ELEMENTS = 2**25  # up to 256 MB of log probabilities are kept while fitting
 
 
 class ConvergenceWarning(UserWarning):
@@ -66,7 +66,7 @@ class _Scaling(ABC):
         f = check_logits(as_tensor(logits, "logits").cpu())
         y = check_sample_labels(as_tensor(labels, "labels").cpu(), f)
         num_classes = f.shape[1]
-        kept = list(_log_probs(f, y)) if f.numel() <= KEPT_ELEMENTS else None
+        kept = list(_log_probs(f, y)) if f.numel() <= FIT_KEPT_ELEMENTS else None
 
         def objective(x: Floats) -> tuple[float, Floats]:
             a, b = self._unpack(torch.from_numpy(x), num_classes)
@@ -242,7 +242,7 @@ class VectorScaling(_Scaling):
 
 def _log_probs(f: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield log probabilities in float64 and labels, block by block."""
-    rows = max(1, BLOCK_ELEMENTS // f.shape[1])
+    rows = max(1, FIT_BLOCK_ELEMENTS // f.shape[1])
     for start in range(0, len(f), rows):
         part = f[start : start + rows].double()
         part = (part - part.amax(dim=1, keepdim=True)).clamp_min(LOWEST)

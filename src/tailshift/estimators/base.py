@@ -83,7 +83,7 @@ def poisson_weights(rows: int, columns: int, generator: torch.Generator) -> Tens
 
 
 FEW = 5  # held-out samples below which a class's share cannot be told well
-SMOOTHING = 0.5  # added to each held-out count where no source prior is given
+COUNT_SMOOTHING = 0.5  # added to each held-out count where no source prior is given
 
 CalibratorLike: TypeAlias = Calibrator | str | None
 
@@ -229,7 +229,7 @@ class PriorEstimator(ABC):
     def _priors(self, num_classes: int) -> tuple[Tensor, Tensor]:
         source = self.source_prior
         if source is None:
-            source = from_counts(self.counts_ + SMOOTHING)
+            source = from_counts(self.counts_ + COUNT_SMOOTHING)
         trained = source if self.trained_prior is None else self.trained_prior
         settings: dict[str, Any] = {"num_classes": num_classes, "positive": True}
         return (

@@ -92,9 +92,9 @@ def _some(samples: Posteriors, generator: torch.Generator) -> Tensor:
 
 
 BOUND = 4.0  # γ is sought in [−4, 4]
-GRID = 33
+NUM_GAMMAS = 33
 MAX_NEWTON = 50
-TOLERANCE = 1e-10
+NEWTON_TOLERANCE = 1e-10
 
 
 def tilted(source_prior: Tensor, gamma: Tensor | float) -> Tensor:
@@ -157,7 +157,7 @@ class TiltEstimator(PriorEstimator):
 
     def _estimate(self, samples: Posteriors) -> Tensor:
         m = self._denominators(None)
-        gammas = torch.linspace(-BOUND, BOUND, GRID, dtype=torch.float64)
+        gammas = torch.linspace(-BOUND, BOUND, NUM_GAMMAS, dtype=torch.float64)
         weights = tilted(self.source_prior_, gammas) / m
         start = gammas[sum_over(samples, weights, None).log_u.argmax()]
         if not self._is_identified():
@@ -191,7 +191,7 @@ class TiltEstimator(PriorEstimator):
             step = slopes.first / slopes.second.abs().clamp_min(1e-12)
             moved = (gamma + step.clamp(-0.5, 0.5)).clamp(-BOUND, BOUND)
             change, gamma = (moved - gamma).abs().max(), moved
-            if change < TOLERANCE:
+            if change < NEWTON_TOLERANCE:
                 return gamma, num_iter, True
         return gamma, MAX_NEWTON, bool(change < 1e-4)
 

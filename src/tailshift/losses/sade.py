@@ -17,6 +17,7 @@ from tailshift.losses.base import (
 from tailshift.priors import VectorLike, as_prior
 
 NUM_EXPERTS = 3
+"""As many as the loss has priors for."""
 
 
 def sade_loss(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import SADELoss, sade_priors
+from tailshift.losses.sade import NUM_EXPERTS
 from tailshift.methods.method import METHODS, Method
 from tailshift.models import Backbone, BranchedBackbone, ExpertHead, ExpertOutput, Head
 from tailshift.priors import VectorLike, as_prior
@@ -123,9 +124,6 @@ def _check_views(first_view: Tensor, second_view: Tensor) -> None:
             f"`second_view` must have the shape of `first_view`, "
             f"{tuple(first_view.shape)}, but has shape {tuple(second_view.shape)}."
         )
-
-
-NUM_EXPERTS = 3
 
 
 class SADEOfExperts(SADELoss):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tailshift.registry import Registry
 
 
-class Split(NamedTuple):
+class SplitBackbone(NamedTuple):
     """The two parts of a backbone; they share its weights."""
 
     trunk: nn.Module
@@ -44,7 +44,7 @@ class Backbone(nn.Module):
         """Return one feature vector for each image."""
         raise NotImplementedError
 
-    def split(self) -> Split:
+    def split(self) -> SplitBackbone:
         """Return trunk and tail, for methods with several branches or experts."""
         raise ValueError(
             f"`model.name` must be a backbone that can be split into branches, but "

@@ -6,7 +6,7 @@ from tailshift.models.backbone import (
     MODELS,
     Backbone,
     MeanOverPositions,
-    Split,
+    SplitBackbone,
     initialise_convolutions,
 )
 
@@ -49,10 +49,10 @@ class DigitsNet(Backbone):
         x: Tensor = self.layers(images)  # (N, 128, H/4, W/4)
         return x.mean(dim=(2, 3))
 
-    def split(self) -> Split:
+    def split(self) -> SplitBackbone:
         """Return the first two convolutions, and the last."""
         tail = nn.Sequential(*self.layers[8:], MeanOverPositions())
-        return Split(self.layers[:8], tail, self.feature_dim)
+        return SplitBackbone(self.layers[:8], tail, self.feature_dim)
 
 
 def _conv_layers(in_channels: int, out_channels: int) -> list[nn.Module]:

@@ -8,7 +8,7 @@ from tailshift.models.backbone import (
     MODELS,
     Backbone,
     MeanOverPositions,
-    Split,
+    SplitBackbone,
     initialise_convolutions,
 )
 
@@ -90,10 +90,10 @@ class ResNet32(Backbone):
         x = self.stage2(self.stage1(self.stem(images)))  # (N, 32, H/2, W/2)
         return _mean_over_positions(self.stage3(x))
 
-    def split(self) -> Split:
+    def split(self) -> SplitBackbone:
         """Return the stages before the last, and the last."""
         trunk = nn.Sequential(self.stem, self.stage1, self.stage2)
-        return Split(trunk, nn.Sequential(self.stage3, MeanOverPositions()), 64)
+        return SplitBackbone(trunk, nn.Sequential(self.stage3, MeanOverPositions()), 64)
 
 
 @MODELS.register("resnet32_two_branch")
@@ -136,10 +136,12 @@ class TwoBranchResNet32(Backbone):
         x = self.trunk(images)
         return _mean_over_positions(torch.cat([self.branch1(x), self.branch2(x)], 1))
 
-    def split(self) -> Split:
+    def split(self) -> SplitBackbone:
         """Return what both branches read, and one of them: BBN's own network."""
         trunk = nn.Sequential(self.stem, self.stage1, self.stage2, self.stage3)
-        return Split(trunk, nn.Sequential(self.branch1, MeanOverPositions()), 64)
+        return SplitBackbone(
+            trunk, nn.Sequential(self.branch1, MeanOverPositions()), 64
+        )
 
 
 def _conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:

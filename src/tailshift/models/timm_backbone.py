@@ -12,7 +12,7 @@ from urllib.request import getproxies
 import torch
 from torch import Tensor, nn
 
-from tailshift.models.backbone import Backbone, Split
+from tailshift.models.backbone import Backbone, SplitBackbone
 from tailshift.registry import did_you_mean
 
 
@@ -99,7 +99,7 @@ class TimmBackbone(Backbone):
         features: Tensor = self.model(images)
         return features
 
-    def split(self) -> Split:
+    def split(self) -> SplitBackbone:
         """Return a ResNet's stages before the last, and the last."""
         parts = dict(self.model.named_children())
         if not parts.keys() >= RESNET_PARTS:
@@ -107,7 +107,7 @@ class TimmBackbone(Backbone):
         stem = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3")
         trunk = nn.Sequential(*(parts[name] for name in stem))
         tail = nn.Sequential(parts["layer4"], parts["global_pool"])
-        return Split(trunk, tail, self.feature_dim)
+        return SplitBackbone(trunk, tail, self.feature_dim)
 
 
 def _create_model(

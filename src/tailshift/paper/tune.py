@@ -178,9 +178,6 @@ def _import_optuna() -> Any:
 GRID = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 """The default values of α, and of λ."""
 
-HELD_OUT = 0.1
-"""Share of the training images that is held out where there is no validation split."""
-
 JOURNAL = "journal.log"
 """Optuna's record of the search."""
 
@@ -229,7 +226,7 @@ def tune(
     whole = config.data.load(root=root, seed=config.seed)
     journal = Journal(folder / JOURNAL, grid, config.to_mapping())
     is_held_out = whole.val is None
-    data = with_validation(whole, HELD_OUT, seed=config.seed) if is_held_out else whole
+    data = with_validation(whole, seed=config.seed) if is_held_out else whole
     while not journal.is_complete:
         trial, alpha, lam = journal.ask()
         setting = with_setting(config, alpha, lam, is_held_out=is_held_out)

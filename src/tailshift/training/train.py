@@ -168,20 +168,20 @@ def check_splits(data: LongTailedData) -> None:
         )
 
 
-HELD_OUT = 0.1
-"""Share of the training images that a method validates on where there are no others."""
-
-
 def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
     """Return the data with validation images that no stage trains on, if it may be."""
     if (data.val is not None and len(data.val)) or config.train.start_from:
         return data
     no_val = dataclasses.replace(data, val=None)
-    return with_validation(no_val, HELD_OUT, seed=config.seed)
+    return with_validation(no_val, seed=config.seed)
+
+
+HELD_OUT = 0.1
+"""Share of each class that is held out if there is no validation split."""
 
 
 def with_validation(
-    data: LongTailedData, fraction: float = 0.1, *, seed: int = 0
+    data: LongTailedData, fraction: float = HELD_OUT, *, seed: int = 0
 ) -> LongTailedData:
     """Return the data with a share of its training images as the validation split.
 
