@@ -144,7 +144,9 @@ class SADE(Method):
     """Self-supervised aggregation of diverse experts [zhang2022].
 
     Training leaves the experts counting alike. For a target without labels
-    :func:`~tailshift.training.expert_views.adapt_experts` learns how much each should.
+    :func:`learn_expert_shares` learns how much each should, from
+    ``head.experts(backbone(images))`` of two augmented views of its images; what it
+    returns goes into ``head.shares``.
     """
 
     title = "SADE"
