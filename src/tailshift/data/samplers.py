@@ -94,7 +94,9 @@ class Sampler:
         )
         by_class = np.lexsort((hashes, c))  # class by class, in the epoch's order
         c = np.repeat(np.arange(len(n)), quotas)  # (N,) the class of each draw
-        k = np.arange(len(y)) - (quotas.cumsum() - quotas)[c]  # its number therein
+        # cumsum − itself is where a class begins, among the draws and in by_class. Its
+        # k-th draw takes its image k modulo n, for the (k // n)-th time.
+        k = np.arange(len(y)) - (quotas.cumsum() - quotas)[c]
         ids, occurrences = by_class[(n.cumsum() - n)[c] + k % n[c]], k // n[c]
         order = np.argsort(
             hashed_integers(
@@ -116,7 +118,7 @@ def _rounded(weights: NDArray[np.float64], total: int, u: float) -> NDArray[np.i
     """
     shares = total * weights.cumsum() / weights.sum() + u
     ends: NDArray[np.int64] = np.floor(shares).astype(np.int64)
-    ends[-1] = total
+    ends[-1] = total  # ⌊total + u⌋, but for rounding errors
     return np.diff(ends, prepend=0)
 
 

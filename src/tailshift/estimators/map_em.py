@@ -226,14 +226,18 @@ def _left_out(p: Tensor, w: Tensor, folds: Tensor, num_folds: int) -> Tensor:
 
 def _largest_as_good(scores: list[Tensor], strengths: Tensor, ratio: float) -> Choice:
     """Return the largest strength not significantly worse than the best."""
-    num_samples = len(scores[0])
+    num_samples = len(scores[0])  # of the target: scores are counted per image of it
     means = sum(s.sum(dim=0) for s in scores) / num_samples
     assert isinstance(means, Tensor)
     best = means.argmax()
+    # The gap to the best is taken sample by sample: both were scored on the same ones,
+    # so that what they share does not count as noise. Folds of the target and of the
+    # held-out data are independent, hence their variances add up.
     gaps = [s - s[:, best, None] for s in scores]
     variance = torch.stack([g.var(dim=0, correction=0) * len(g) for g in gaps]).sum(0)
     near = means >= means[best] - NORMAL_95 * variance.sqrt() / num_samples
-    chosen = int(near.nonzero().max())
+    chosen = int(near.nonzero().max())  # strengths are sorted
+    # u = 1 everywhere is the source prior itself: what a gain is measured against.
     source = joint_scores(torch.ones(2), ratio, is_target=True)[0] + (
         joint_scores(torch.ones(2), ratio, is_target=False)[0] / ratio
     )

@@ -116,6 +116,7 @@ def _column_sums(
         columns = f + log_w[:, None]  # (N, C)
     else:
         columns = f.index_select(1, classes).add_(log_w[:, None])  # (N, K)
+    # Without a sample amax would fail; e^(−∞) = 0 adds nothing to the others' sums.
     nothing = columns.new_full(columns.shape[1:], -math.inf)
     peak = columns.amax(0) if len(f) else nothing
     terms = columns.sub_(peak).exp_()  # in [0, 1]
@@ -140,6 +141,7 @@ def _start_join(
         everyone = wait()  # (W, 2, K)
         total, sums = everyone[:, 0].logsumexp(0), everyone[:, 1].sum(0)
         if classes is not None:
+            # Written, not added: a class that is asked for twice was sent twice.
             sums = torch.zeros_like(positive_sums).scatter_(0, classes, sums)
         return total, sums
 
@@ -169,6 +171,8 @@ class _BatchSums(Function):
             own_log_probs = log_probs.gather(1, y[:, None]).squeeze(1)  # (N,)
         log_sum_exp, positive_sums = join()
         if processes.world_size > 1:
+            # All samples' sum, over this process's peak, as the terms are. Divided by
+            # W it makes gradients W times as large, which averaging takes back.
             sums = (log_sum_exp - peak).exp() / processes.world_size
         if classes is not None:
             log_sum_exp = f.new_zeros(f.shape[1]).scatter_(0, classes, log_sum_exp)
@@ -184,14 +188,16 @@ class _BatchSums(Function):
         ctx: Any, grad_rows: Tensor, grad_columns: Tensor, grad_positive: Tensor
     ) -> tuple[Tensor, None, None, None, None, None]:
         log_probs, terms, sums, y, classes = ctx.saved_tensors
+        # The sums of positives are over all processes: W times, as in forward.
         own = ctx.world_size * grad_positive.index_select(0, y)  # (N,)
         if log_probs is None:
             grad = terms.new_zeros(len(y), ctx.num_classes)
         else:
+            # d log p_y / d f_c = [y = c] − p_c: the second here, the first in `own`.
             grad = log_probs.exp().mul_(-grad_rows[:, None])
             own = own + grad_rows
         if classes is None:
-            grad.addcmul_(terms, grad_columns / sums)
+            grad.addcmul_(terms, grad_columns / sums)  # a softmax over samples
         else:
             shares = grad_columns.index_select(0, classes) / sums
             grad.index_add_(1, classes, terms * shares)

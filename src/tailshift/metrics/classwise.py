@@ -101,7 +101,9 @@ class ClasswiseGaps:
         sample, c, high = _above(p, edges[1])
         place = bin_of(high, edges) * self.num_classes + c
         own = bin_of(p.gather(1, y[:, None])[:, 0], edges) * self.num_classes + y
-        # Each high probability moves from the first bin to its own; each label counts.
+        # The product above has put every probability into its class's first bin. Each
+        # high one is added to its own (`place`) and taken from there (`c`), and the
+        # label's 1 is taken from the bin of its probability (`own`): one bincount.
         places = torch.cat([place, c, own])
         high = high.double()
         for t, w_t in enumerate(w):
@@ -138,7 +140,7 @@ def _equal_mass_error(
         bins = bin_of(p, equal_mass_edges(p, w, num_bins))  # (c, N)
         c = torch.arange(block, block + len(p), device=y.device)[:, None]
         gaps = w * (p.double() - (y == c).double())
-        place = bins + num_bins * (c - block)
+        place = bins + num_bins * (c - block)  # a class's bins one after the other
         by_bin = torch.bincount(place.flatten(), gaps.flatten())
         total += by_bin.abs().sum().item()
     return total / w.sum().item() / scores.shape[1]
