@@ -45,8 +45,9 @@ def method(request: pytest.FixtureRequest) -> Method:
 
 def test_method__is_described(method: Method) -> None:
     assert method.title
-    assert method.sentence.endswith(".")
-    assert "\n" not in method.sentence
+    sentence = METHODS.sentence(METHODS.name_of(type(method)))
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
     assert method.citation.isalnum()
     assert method.prior
     assert method.cost >= 1
@@ -54,10 +55,7 @@ def test_method__is_described(method: Method) -> None:
 
 
 def test_method__settings_have_defaults_and_cannot_change(method: Method) -> None:
-    assert (
-        method
-        == METHODS.get(next(n for n in METHODS if type(method) is METHODS.get(n)))()
-    )
+    assert method == METHODS.get(METHODS.name_of(type(method)))()
     for field in dataclasses.fields(method):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(method, field.name, None)
