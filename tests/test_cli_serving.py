@@ -1,6 +1,7 @@
 """`tailshift estimate`, `predict` and `export`: what they print, write and refuse."""
 
 import csv
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 import torch
 from PIL import Image
 
+import tailshift as ts
 from tailshift import Predictions, Run, load_recipe, train
 from tailshift.data import DATASETS
+from tailshift.serving import image_logits, image_paths
 
 Command = Callable[..., Any]
 
@@ -108,12 +111,46 @@ def test_predict__keeps_the_source_prior_without_validation_logits(
         0,
         "adapted.csv\n",
         f"note: {run} has no validation logits to calibrate on, so that the source "
-        "prior is kept. Give labelled logits with --held-out.\n",
+        "prior is kept. Give labelled logits (`held_out`, --held-out).\n",
     )
     tailshift("predict", run, photos, "-o", "plain.csv")
     assert Path("adapted.csv").read_text() == Path("plain.csv").read_text()
     options = ("--adapt", "--held-out", "val.safetensors", "-o", "held.csv")
     assert tailshift("predict", run, photos, *options).err.endswith(f"{SENTENCE}\n")
+
+
+def test_predict__from_python_as_from_the_command_line(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    (photos / "a.png").write_text("no image")
+    for options, settings in (
+        ((), {}),
+        (("--target", "backward:10"), {"target": "backward:10"}),
+        (("--adapt",), {"adapt": True}),
+    ):
+        printed = tailshift("predict", run, photos, *options)
+        answers = ts.predict(ts.load(run), photos, **settings)
+        answers.save("answers.csv")
+        assert Path("answers.csv").read_text() == printed.out
+        assert list(answers.broken) == [str(photos / "a.png")]
+        assert answers.reason == (SENTENCE if "adapt" in settings else "")
+        again = ts.predict(run, [photos], target=answers.target_prior)
+        assert again.rows == answers.rows
+
+
+def test_estimate__from_python_as_from_the_command_line(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    printed = tailshift("estimate", run, "--unlabelled", photos, "-o", "mix.csv")
+    report = ts.estimate(run, photos)
+    assert report.adaptation.reason in printed.out
+    report.save_prior("python.csv")
+    assert Path("python.csv").read_text() == Path("mix.csv").read_text()
+    logits = image_logits(ts.load(run), image_paths(photos)).logits
+    by_logits = ts.estimate(ts.load(run).predictions("val"), logits)
+    assert torch.equal(
+        by_logits.adaptation.target_prior, report.adaptation.target_prior
+    )
 
 
 def test_estimate__of_images_and_back_as_a_target(
@@ -128,12 +165,13 @@ def test_estimate__of_images_and_back_as_a_target(
     ]
     assert lines[2].startswith("tilt -")
     assert "oracle" not in result.out
+    assert list(json.loads(Path("mix.json").read_text())) == list("0123456789")
     tailshift("predict", run, photos, "--target", "mix.json", "-o", "a.csv")
     tailshift("predict", run, photos, "--adapt", "-o", "b.csv")
     for a, b in zip(_rows("a.csv"), _rows("b.csv"), strict=True):
         assert (a["path"], a["predicted"]) == (b["path"], b["predicted"])
         gap = float(a["probability"]) - float(b["probability"])
-        assert abs(gap) < 1e-5  # the prior went through whole counts
+        assert abs(gap) < 1e-5
 
 
 def test_estimate__shows_the_oracle_where_labels_are(
@@ -166,10 +204,13 @@ def test_estimate__of_logits_made_elsewhere(tailshift: Command) -> None:
     sentence = result.out.splitlines()[1]
     assert sentence.startswith("no shift is seen in 1000 samples (p = ")
     assert sentence.endswith("): the source prior is kept.")
-    heading, *counts = Path("p.csv").read_text().splitlines()
-    assert heading == "count"
+    with Path("p.csv").open(newline="") as file:
+        heading, *rows = csv.reader(file)
+    assert heading == ["class", "share"]
+    names, shares = zip(*rows, strict=True)
+    assert names == ("class 0", "class 1", "class 2")
     expected = (np.bincount(y[:1000]) + 0.5) / 1001.5
-    np.testing.assert_allclose(np.array(counts, float) / 1e12, expected, atol=1e-8)
+    np.testing.assert_allclose(np.array(shares, float), expected, atol=1e-8)
 
 
 def test_estimate__many_classes_show_those_that_moved(tailshift: Command) -> None:
@@ -205,12 +246,24 @@ def test_export__writes_both_forms(tailshift: Command, run: Path) -> None:
     )
 
 
+def test_export__from_python(run: Path, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    written = ts.export(run, tmp_path / "m.onnx", target="backward:10")
+    assert list(written) == [tmp_path / "m.onnx"]
+    assert written[tmp_path / "m.onnx"] < 1e-4
+    session = runtime.InferenceSession(tmp_path / "m.onnx")
+    kept = session.get_modelmeta().custom_metadata_map["target_prior"]
+    expected = ts.load(run).target_prior("backward:10")
+    np.testing.assert_allclose(json.loads(kept), expected)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (
             ("predict", "run", "photos", "--target", "uniform", "--adapt"),
-            "`--target` names a class mix and `--adapt` finds one: give one of them.",
+            "`target` names a class mix and `adapt` finds one: give one of them.",
         ),
         (
             ("predict", "run", "photos", "-o", "a.xlsx"),
@@ -228,12 +281,12 @@ def test_export__writes_both_forms(tailshift: Command, run: Path) -> None:
         ),
         (
             ("export", "run", "-o", "m.onnx", "--target", "uniform", "--target-input"),
-            "`--target` builds a class mix in and `--target-input` leaves it open: "
-            "give one of them.",
+            "`target` builds a class mix in and `target_input` leaves it open: give "
+            "one of them.",
         ),
         (
             ("estimate", "run/predictions/val.safetensors", "--unlabelled", "photos"),
-            "`--unlabelled` photos are images, which only the model of a run can "
+            "`unlabelled` photos are images, which only the model of a run can "
             "judge. Name a run directory, or give a file of logits.",
         ),
         (
@@ -257,7 +310,7 @@ def test_estimate__does_not_fall_back_to_test_logits(
         2,
         "",
         "error: run has no validation logits to calibrate on. Give labelled logits "
-        "with --held-out.\n",
+        "(`held_out`, --held-out).\n",
     )
     asked = tailshift("estimate", "run", "--unlabelled", test, "--held-out", test)
     assert asked.code == 0

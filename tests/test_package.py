@@ -95,6 +95,9 @@ PUBLIC = (
     "report",
     "reproduce",
     "sklearn.PriorShiftClassifier",
+    "predict",
+    "estimate",
+    "export",
     "export.export_onnx",
 )
 

@@ -48,6 +48,7 @@ from tailshift.predictions import Predictions
 from tailshift.recipes import load_recipe
 from tailshift.registry import load_plugin
 from tailshift.runs.run import Run, load
+from tailshift.serving import estimate, predict
 from tailshift.training import train
 
 __version__ = version("tailshift")
@@ -77,6 +78,7 @@ __all__ = [
     "class_balanced_focal_loss",
     "cross_entropy_loss",
     "data",
+    "estimate",
     "estimators",
     "evaluate",
     "export",
@@ -93,6 +95,7 @@ __all__ = [
     "metrics",
     "models",
     "post_compensate",
+    "predict",
     "priors",
     "report",
     "reproduce",
@@ -104,14 +107,15 @@ if TYPE_CHECKING:
     from tailshift import sklearn
     from tailshift.paper.reproduce import reproduce
     from tailshift.report import report
-    from tailshift.serving import export
+    from tailshift.serving.export import export
 else:
 
     def __getattr__(name: str) -> Any:
         """Import what is slow to import when it is first asked for."""
-        if name in ("export", "report", "sklearn"):
-            room = "serving.export" if name == "export" else name
-            return import_module(f"tailshift.{room}")
+        if name in ("report", "sklearn"):
+            return import_module(f"tailshift.{name}")
+        if name == "export":
+            return import_module("tailshift.serving.export").export
         if name == "reproduce":
             return import_module("tailshift.paper.reproduce").reproduce
         raise AttributeError(f"module 'tailshift' has no attribute {name!r}")

@@ -169,7 +169,7 @@ def adapt(
         'a shift is seen in 500 samples (p = 0.002): the estimated prior is used.'
     """
     f = check_logits(as_tensor(unlabelled_logits, "unlabelled_logits").cpu())
-    estimator = _default(held_out) if estimator is None else estimator
+    estimator = default_estimator(held_out) if estimator is None else estimator
     estimator.fit(held_out.logits, held_out.labels)
     q = estimator.estimate(f)
     p_value = _test(estimator, held_out.logits, f)
@@ -189,7 +189,8 @@ def adapt(
     )
 
 
-def _default(held_out: Predictions) -> MAPEstimator:
+def default_estimator(held_out: Predictions) -> MAPEstimator:
+    """Return the estimator of :func:`adapt`, with the priors that are known."""
     counts = held_out.source_counts
     source = None if counts is None else from_counts(counts)
     return MAPEstimator(trained_prior=held_out.trained_prior, source_prior=source)

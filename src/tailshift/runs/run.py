@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import reprlib
 import shlex
 from collections.abc import Mapping
@@ -336,7 +337,7 @@ def load_weights(path: Path, model: nn.Module) -> None:
         ) from None
 
 
-def load(run_dir: str | Path) -> Run:
+def load(run_dir: str | os.PathLike[str]) -> Run:
     """Return the run in a directory.
 
     Raises:
@@ -395,6 +396,11 @@ def _check_plugins(directory: Path) -> None:
                 f"{directory} was trained with {lacking} of the plugin {plugin.name}; "
                 f"{load if plugin.options else 'install it'}."
             )
+
+
+def as_run(run: Run | str | os.PathLike[str]) -> Run:
+    """Return a run, loaded if it is given by its directory."""
+    return run if isinstance(run, Run) else load(run)
 
 
 def read_config(directory: Path) -> RunConfig:

@@ -1,17 +1,29 @@
 """What unlabelled data say about a shift, beside no adaptation and the truth."""
 
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tailshift.checks import check_logits
+from tailshift.checks import ArrayLike, as_tensor, check_logits
 from tailshift.compensation import post_compensate
+from tailshift.data.own_forms import EXTENSIONS
 from tailshift.estimators import Adaptation, adapt
+from tailshift.estimators.adaptation import default_estimator
 from tailshift.predictions import Predictions, read_npz, read_safetensors
-from tailshift.priors import as_prior, from_counts, from_labels
+from tailshift.priors import from_labels, write_prior
+from tailshift.runs.run import Run, load
+from tailshift.serving.images import (
+    PathLike,
+    Track,
+    held_out_logits,
+    image_logits,
+    image_paths,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,11 +34,13 @@ class Unlabelled:
         logits: Shape (N, C), of the same model as the held-out ones.
         labels: Shape (N,), or None.
         trained_prior: The prior that the logits carry, where their file says so.
+        broken: Why images could not be read, by their paths, if it was images.
     """
 
     logits: Tensor
     labels: Tensor | None = None
     trained_prior: Tensor | None = None
+    broken: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,12 +52,70 @@ class ShiftReport:
         source_prior: :math:`p_s`, which no adaptation answers for, shape (C,).
         true_prior: The share of each class among the labels, where there are any.
         accuracies: In percent, by name; empty without labels.
+        class_names: One a class.
+        num_held_out: How many labelled samples were calibrated on.
+        num_unlabelled: How many samples were estimated from.
+        broken: Why images could not be read, by their paths.
     """
 
     adaptation: Adaptation
     source_prior: Tensor
     true_prior: Tensor | None
     accuracies: dict[str, float]
+    class_names: Sequence[str]
+    num_held_out: int
+    num_unlabelled: int
+    broken: dict[str, str]
+
+    def save_prior(self, path: PathLike) -> None:
+        """Write the prior to answer for as a file that can be given as a target."""
+        write_prior(path, self.adaptation.target_prior, self.class_names)
+
+
+def estimate(
+    source: Run | Predictions | PathLike,
+    unlabelled: Unlabelled | ArrayLike | PathLike,
+    *,
+    held_out: Predictions | PathLike | None = None,
+    interval: bool = False,
+    track: Track = iter,
+) -> ShiftReport:
+    """Estimate the class mix of unlabelled data, as ``tailshift estimate`` does.
+
+    Args:
+        source: A run or its directory; or labelled held-out logits, or their file.
+        unlabelled: Logits of the same model, shape (N, C), their file (``.npz``,
+            ``.npy``, safetensors), or, for a run, an image or a folder of images.
+        held_out: Labelled logits to calibrate on, or their file; by default the run's
+            validation logits, or those of ``source``.
+        interval: Whether to compute the 95 % bootstrap interval.
+        track: See :func:`~tailshift.serving.images.image_logits`.
+    """
+    if isinstance(source, str | os.PathLike) and Path(source).is_dir():
+        source = load(source)
+    known = held_out_logits(source if held_out is None else held_out)
+    given = _as_unlabelled(source, unlabelled, track)
+    return estimate_shift(known, given, with_interval=interval)
+
+
+def _as_unlabelled(
+    source: object, unlabelled: Unlabelled | ArrayLike | PathLike, track: Track
+) -> Unlabelled:
+    """Return logits as they are given, from a file, or of images by the run's model."""
+    if isinstance(unlabelled, Unlabelled):
+        return unlabelled
+    if not isinstance(unlabelled, str | os.PathLike):
+        return Unlabelled(check_logits(as_tensor(unlabelled, "unlabelled").cpu()))
+    path = Path(unlabelled)
+    if not (path.is_dir() or path.suffix.lower() in EXTENSIONS):
+        return read_unlabelled(path)
+    if not isinstance(source, Run):
+        raise ValueError(
+            f"`unlabelled` {path} are images, which only the model of a run can "
+            "judge. Name a run directory, or give a file of logits."
+        )
+    found = image_logits(source, image_paths(path), track=track)
+    return Unlabelled(found.logits, broken=found.broken)
 
 
 def read_unlabelled(path: Path) -> Unlabelled:
@@ -92,37 +164,40 @@ def estimate_shift(
         with_interval: Also compute the bootstrap interval.
     """
     _check_same_model(held_out, unlabelled)
-    found = adapt(held_out, unlabelled.logits, with_interval=with_interval)
-    p_s, p_trained = source_prior(held_out), trained_prior(held_out)
-    y = unlabelled.labels
-    if y is None:
-        return ShiftReport(found, p_s, None, {})
-    truth = from_labels(y, held_out.num_classes)
+    estimator = default_estimator(held_out)
+    found = adapt(
+        held_out, unlabelled.logits, estimator=estimator, with_interval=with_interval
+    )
+    p_s, y = estimator.source_prior_, unlabelled.labels
+    priors = {"no adaptation": p_s, "estimated": found.estimated_prior}
+    if y is not None:
+        priors["oracle"] = from_labels(y, held_out.num_classes)
+    return ShiftReport(
+        adaptation=found,
+        source_prior=p_s,
+        true_prior=priors.get("oracle"),
+        accuracies=_accuracies(unlabelled, estimator.trained_prior_, priors),
+        class_names=held_out.class_names,
+        num_held_out=len(held_out.labels),
+        num_unlabelled=len(unlabelled.logits),
+        broken=unlabelled.broken,
+    )
+
+
+def _accuracies(
+    unlabelled: Unlabelled, trained_prior: Tensor, priors: dict[str, Tensor]
+) -> dict[str, float]:
+    """Return the accuracy in percent under each prior, if there are labels."""
+    if unlabelled.labels is None:
+        return {}
     accuracies = {}
-    for name, prior in (
-        ("no adaptation", p_s),
-        ("estimated", found.estimated_prior),
-        ("oracle", truth),
-    ):
+    for name, prior in priors.items():
         answer = post_compensate(
-            unlabelled.logits.double(), trained_prior=p_trained, target_prior=prior
+            unlabelled.logits.double(), trained_prior=trained_prior, target_prior=prior
         )
-        accuracies[name] = 100 * (answer.argmax(dim=1) == y).double().mean().item()
-    return ShiftReport(found, p_s, truth, accuracies)
-
-
-def source_prior(held_out: Predictions) -> Tensor:
-    """Return the training prior, or where it is not known that of the labels."""
-    if held_out.source_counts is not None:
-        return from_counts(held_out.source_counts)
-    counts = torch.bincount(held_out.labels, minlength=held_out.num_classes)
-    return from_counts(counts + 0.5)
-
-
-def trained_prior(held_out: Predictions) -> Tensor:
-    """Return the prior that the logits carry; the source prior where none is named."""
-    known = held_out.trained_prior
-    return source_prior(held_out) if known is None else as_prior(known)
+        correct = answer.argmax(dim=1) == unlabelled.labels
+        accuracies[name] = 100 * correct.double().mean().item()
+    return accuracies
 
 
 def _check_same_model(held_out: Predictions, unlabelled: Unlabelled) -> None:

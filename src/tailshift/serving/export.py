@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from tailshift.compensation import log_prior_ratio
 from tailshift.data.memory import Normalisation
 from tailshift.priors import VectorLike, as_prior, from_counts, uniform
-from tailshift.runs.run import Run
-from tailshift.serving.images import preparation_of
+from tailshift.runs.run import Run, as_run
+from tailshift.serving.images import PathLike, preparation_of
 from tailshift.storage import atomic_write
-from tailshift.targets import Target
+from tailshift.targets import SOURCE, Target
 
 BATCH_SIZES = (1, 2, 7)
 TOLERANCE = 1e-4
@@ -154,6 +154,51 @@ def export_onnx(
     with atomic_write(Path(path)) as temporary:
         program.save(temporary)
         return _compare(example, _onnx_answers(temporary))
+
+
+def export(
+    run: Run | PathLike,
+    output: PathLike,
+    *,
+    target: Target | None = None,
+    target_input: bool = False,
+    program: bool = False,
+) -> dict[Path, float]:
+    """Write a run as an ONNX file, as ``tailshift export`` does.
+
+    Args:
+        run: A finished run, or its directory.
+        output: An ``.onnx`` file; it is replaced.
+        target: The class mix to build in: a prior, a name (``"uniform"``,
+            ``"backward:10"`` …) or a file; by default that of the training data.
+        target_input: Whether to make the class mix a second input instead.
+        program: Whether to write a ``torch.export`` program (``.pt2``) beside it.
+
+    Returns:
+        The files written, each with the largest difference in a probability from
+        PyTorch's.
+    """
+    if target is not None and target_input:
+        raise ValueError(
+            "`target` builds a class mix in and `target_input` leaves it open: "
+            "give one of them."
+        )
+    files = export_files(output, program=program)
+    run = as_run(run)
+    prior = None if target_input else (SOURCE if target is None else target)
+    writers = (export_onnx, export_program)
+    return {
+        path: write(run, path, target_prior=prior)
+        for path, write in zip(files, writers, strict=False)
+    }
+
+
+def export_files(output: PathLike, *, program: bool) -> list[Path]:
+    """Return the files that :func:`export` writes."""
+    path = Path(output)
+    if path.suffix.lower() != ".onnx":
+        raise ValueError(f"`output` must end in .onnx, but is {path}.")
+    return [path, path.with_suffix(".pt2")] if program else [path]
 
 
 def _translate(served: ServedModel, inputs: dict[str, Tensor]) -> Any:
@@ -292,3 +337,8 @@ def _quiet() -> Iterator[None]:
         finally:
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)
+
+
+# Until version 1, `tailshift.export` was this module; its two functions stay reachable.
+export.export_onnx = export_onnx  # type: ignore[attr-defined] # a function's attribute
+export.export_program = export_program  # type: ignore[attr-defined] # likewise

@@ -1,6 +1,7 @@
 """Predictions of image files: found, prepared as in evaluation, answered, written."""
 
 import csv
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,10 +17,14 @@ from tailshift.data.image_loader import default_num_workers
 from tailshift.data.images import BrokenImageError, ImageFiles, Preparation, load_image
 from tailshift.data.memory import Normalisation
 from tailshift.data.own_forms import EXTENSIONS, image_files
+from tailshift.estimators import adapt as adapt_to
+from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
-from tailshift.runs.run import Run
+from tailshift.runs.run import Run, as_run
 from tailshift.storage import atomic_write
+from tailshift.targets import SOURCE, Target
 
+PathLike: TypeAlias = str | os.PathLike[str]
 LUMA = (0.299, 0.587, 0.114)  # red, green and blue in grey, as in Pillow
 Track = Callable[[Sequence[int]], Iterable[int]]
 
@@ -39,14 +44,15 @@ class ImageLogits:
     broken: dict[str, str]
 
 
-def image_paths(names: Iterable[str | Path]) -> tuple[str, ...]:
+def image_paths(names: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
     """Return the images that files and folders name, each once.
 
     Args:
-        names: Files, taken as they are; and folders, searched with all below them.
+        names: Files, taken as they are; and folders, searched with all below them. One
+            of them need not stand in a list.
     """
     paths: list[str] = []
-    for name in map(Path, names):
+    for name in map(Path, [names] if isinstance(names, str | os.PathLike) else names):
         if not name.exists():
             raise FileNotFoundError(f"there is no file or folder `{name}`.")
         found = image_files(name) if name.is_dir() else [name]
@@ -125,6 +131,97 @@ class _Load:
 TOP = 5
 SUFFIXES = (".csv", ".parquet")
 Row: TypeAlias = dict[str, str | float]
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """A run's answers for images.
+
+    Attributes:
+        rows: One an image, in the order asked for: ``path``, ``predicted``,
+            ``probability``, and the next four classes with theirs.
+        target_prior: :math:`p_t` that they are for, shape (C,).
+        reason: Why this prior, in a sentence, if it was to be estimated; else empty.
+        broken: Why each of the other images could not be read, by its path.
+    """
+
+    rows: list[Row]
+    target_prior: Tensor
+    reason: str
+    broken: dict[str, str]
+
+    def save(self, path: PathLike) -> None:
+        """Write the rows as CSV or Parquet, by the file's suffix."""
+        write_answers(Path(path), self.rows)
+
+
+def predict(
+    run: Run | PathLike,
+    images: PathLike | Iterable[PathLike],
+    *,
+    target: Target | None = None,
+    adapt: bool = False,
+    held_out: Predictions | PathLike | None = None,
+    track: Track = iter,
+) -> Answers:
+    """Classify image files under a class mix, as ``tailshift predict`` does.
+
+    Args:
+        run: A finished run, or its directory.
+        images: Files, and folders that are searched with all below them.
+        target: The class mix to answer for: a prior, a name (``"uniform"``,
+            ``"backward:10"`` …) or a file; by default that of the training data.
+        adapt: Whether to estimate the class mix from these images. It is followed only
+            if the data support it.
+        held_out: Labelled logits to calibrate on, or their file; by default the run's
+            validation logits.
+        track: See :func:`image_logits`.
+    """
+    if target is not None and adapt:
+        raise ValueError(
+            "`target` names a class mix and `adapt` finds one: give one of them."
+        )
+    run = as_run(run)
+    prior, reason = run.target_prior(SOURCE if target is None else target), ""
+    found = image_logits(run, image_paths(images), track=track)
+    if adapt:
+        prior, reason = _adapted(run, held_out, found.logits)
+    rows = answer_rows(
+        found.paths,
+        found.logits,
+        run.class_names,
+        trained_prior=run.trained_prior,
+        target_prior=prior,
+    )
+    return Answers(rows, prior, reason, found.broken)
+
+
+def _adapted(
+    run: Run, held_out: Predictions | PathLike | None, logits: Tensor
+) -> tuple[Tensor, str]:
+    """Return the estimate, or the source prior, and why."""
+    if held_out is None and not run.has_val_logits:
+        return run.source_prior, (
+            f"{run.directory} has no validation logits to calibrate on, so that the "
+            "source prior is kept. Give labelled logits (`held_out`, --held-out)."
+        )
+    found = adapt_to(held_out_logits(run if held_out is None else held_out), logits)
+    return found.target_prior, found.reason
+
+
+def held_out_logits(source: Run | Predictions | PathLike) -> Predictions:
+    """Return the validation logits of a run, or labelled logits or those of a file."""
+    if isinstance(source, Predictions):
+        return source
+    if not isinstance(source, Run) and not Path(source).is_dir():
+        return Predictions.load(source)
+    run = as_run(source)
+    if not run.has_val_logits:
+        raise FileNotFoundError(
+            f"{run.directory} has no validation logits to calibrate on. Give labelled "
+            "logits (`held_out`, --held-out)."
+        )
+    return run.predictions("val")
 
 
 def answer_rows(
