@@ -4,7 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from tailshift.predictions import as_tensor, check_counts, check_logits, check_probs
+import tailshift as ts
+from tailshift import metrics
+from tailshift.calibration import TemperatureScaling
+from tailshift.checks import as_tensor, check_counts, check_logits, check_probs
+from tailshift.estimators import EMEstimator, shift_test
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, -torch.inf, 4.0]])
 
@@ -53,3 +57,122 @@ def test_as_tensor__shares_memory_where_it_can():
 
 def test_check_logits__makes_no_copy():
     assert check_logits(LOGITS).data_ptr() == LOGITS.data_ptr()
+
+
+LABELS = np.array([0, 1, 2, 2, 1, 0] * 40)
+SCORES = np.random.default_rng(0).normal(size=(240, 3)) + 2 * np.eye(3)[LABELS]
+PRIOR = np.array([0.5, 0.3, 0.2])
+
+
+def _read_only(array):
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
+def _frame(array):
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame(array) if array.ndim == 2 else pandas.Series(array)
+
+
+def _nullable(array):
+    return _frame(array).convert_dtypes()
+
+
+FORMS = {
+    "reversed": lambda array: array[::-1].copy()[::-1],
+    "big-endian": lambda array: array.astype(array.dtype.newbyteorder(">")),
+    "read-only": _read_only,
+    "strided": lambda array: np.repeat(array, 2, axis=0)[::2],
+    "pandas": _frame,
+    "pandas, nullable": _nullable,
+}
+DOORS = {
+    "Predictions": lambda f, y, p: ts.Predictions(f, y, trained_prior=p).logits,
+    "from_labels": lambda f, y, p: ts.priors.from_labels(y, 3),
+    "from_counts": lambda f, y, p: ts.priors.from_counts(y),
+    "as_prior": lambda f, y, p: ts.priors.as_prior(p),
+    "accuracy": lambda f, y, p: metrics.accuracy(f, y, sample_weights=y),
+    "nll": lambda f, y, p: metrics.negative_log_likelihood(f, y),
+    "calibrator": lambda f, y, p: TemperatureScaling().fit(f, y).transform(f),
+    "estimator": lambda f, y, p: EMEstimator(trained_prior=p).fit(f, y).estimate(f),
+    "shift_test": lambda f, y, p: shift_test(f, f, p).p_value,
+    "adapt": lambda f, y, p: ts.adapt(ts.Predictions(f, y), f).target_prior,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("door", DOORS)
+def test_door__takes_arrays_as_people_have_them(door, form):
+    enter, change = DOORS[door], FORMS[form]
+    found = enter(change(SCORES), change(LABELS), change(PRIOR))
+    expected = enter(*(torch.from_numpy(a) for a in (SCORES, LABELS, PRIOR)))
+    np.testing.assert_array_equal(np.asarray(found), np.asarray(expected))
+
+
+@pytest.mark.parametrize("form", ["reversed", "big-endian", "read-only", "strided"])
+def test_post_compensate__takes_arrays_as_people_have_them(form):
+    prior = FORMS[form](PRIOR)
+    given = {"trained_prior": prior, "target_prior": prior[::-1]}
+    found = ts.post_compensate(FORMS[form](SCORES), **given)
+    np.testing.assert_array_equal(found, ts.post_compensate(SCORES, **given))
+
+
+def test_as_tensor__of_a_single_reversed_entry():
+    assert as_tensor(np.array([3.0])[::-1], "counts").tolist() == [3]
+
+
+def test_predictions__takes_labels_by_name():
+    names = ("kea", "tui", "weka")
+    for labels in (
+        ["tui", "kea"],
+        np.array(["tui", "kea"]),
+        _frame(np.array(["tui", "kea"])),
+    ):
+        found = ts.Predictions(LOGITS, labels, class_names=names)
+        assert found.labels.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("labels", [["tui", "kea"], np.array(["tui", "kea"])])
+@pytest.mark.parametrize("door", ["Predictions", "from_labels", "nll", "calibrator"])
+def test_door__refuses_text_as_labels(door, labels):
+    with pytest.raises(TypeError) as error:
+        DOORS[door](SCORES[:2], labels, PRIOR)
+    assert str(error.value) == (
+        "`labels` must be a tensor, an array or a list of numbers, but holds text such "
+        "as 'tui'. Give each class by its position, counted from 0."
+    )
+
+
+AS_DATA = ("Predictions", "nll", "calibrator", "estimator", "shift_test")
+
+
+@pytest.mark.parametrize("door", AS_DATA)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16])
+def test_door__refuses_probabilities_as_logits(door, dtype):
+    probs = torch.from_numpy(SCORES).softmax(dim=1).numpy().astype(dtype)
+    with pytest.raises(ValueError, match="logits") as error:
+        DOORS[door](probs, LABELS, PRIOR)
+    assert str(error.value) == (
+        "`logits` must be logits, but every row lies in [0, 1] and sums to 1, as "
+        "probabilities do. Take their logarithm, or give them as `probs` "
+        "(Predictions.from_probs)."
+    )
+
+
+def test_adapt__refuses_probabilities_as_logits():
+    probs = torch.from_numpy(SCORES).softmax(dim=1)
+    given = {"trained_prior": PRIOR, "target_prior": PRIOR}
+    with pytest.raises(ValueError, match="probabilities do"):
+        ts.adapt(ts.Predictions(SCORES, LABELS), probs)
+    with pytest.raises(ValueError, match="probabilities do"):
+        ts.post_compensate(probs.numpy(), **given)
+    with pytest.raises(ValueError, match="probabilities do"):
+        EMEstimator().fit(SCORES, LABELS).estimate(probs)
+
+
+@pytest.mark.parametrize(
+    "logits", [torch.eye(3)[[0, 1, 1]], torch.tensor([[0.5, 0.5]]), torch.ones(3, 1)]
+)
+def test_check_logits__does_not_judge_what_may_be_logits(logits):
+    check_logits(logits)

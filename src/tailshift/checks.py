@@ -3,37 +3,22 @@
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.priors import VectorLike, check_labels
+from tailshift.priors import as_tensor as as_tensor  # it is asked for here as well
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any]
 
 PROBS_TOLERANCE = 1e-3  # a row of 8142 half-precision probabilities stays within it
 
 
-def as_tensor(values: Any, name: str) -> Tensor:
-    """Return an array, list or tensor as a tensor without gradient, sharing memory.
-
-    An array that torch cannot share is copied: read-only, reversed, other byte order.
-    """
-    try:
-        if isinstance(values, np.ndarray):
-            values = np.require(values, values.dtype.newbyteorder("="), ["C", "W"])
-        return torch.as_tensor(values).detach()
-    except (TypeError, ValueError, RuntimeError):
-        is_array = isinstance(values, np.ndarray)
-        came = f"an array of {values.dtype}" if is_array else type(values).__name__
-        raise TypeError(
-            f"`{name}` must be a tensor, an array or a list of numbers, but is {came}."
-        ) from None
-
-
 def check_logits(logits: ArrayLike, *, name: str = "logits") -> Tensor:
     """Return ``logits`` as a tensor (N, C) without NaN, +inf or a row of only −inf.
+
+    Probabilities are refused: a softmax of them is close to uniform, whatever they say.
 
     Example:
         >>> check_logits(torch.tensor([[0.0, 1.0], [0.0, torch.nan]]))
@@ -41,7 +26,36 @@ def check_logits(logits: ArrayLike, *, name: str = "logits") -> Tensor:
         ...
         ValueError: `logits` must be finite or −inf, but row 1 (from 0) holds nan.
     """
-    f = as_tensor(logits, name)
+    f = _check_scores(logits, name)
+    refuse_probs(f, name)
+    return f
+
+
+def refuse_probs(logits: Tensor, name: str = "logits") -> None:
+    """Refuse logits (N, C) all in [0, 1] whose rows all sum to 1: they are no logits.
+
+    A single row, a single class, or rows of a 1 and zeros alone are not judged.
+    """
+    if min(logits.shape) < 2 or not _are_probs(logits[:2]):  # most end here
+        return
+    if _are_probs(logits) and ((logits > 0) & (logits < 1)).any():
+        raise ValueError(
+            f"`{name}` must be logits, but every row lies in [0, 1] and sums to 1, as "
+            "probabilities do. Take their logarithm, or give them as `probs` "
+            "(Predictions.from_probs)."
+        )
+
+
+def _are_probs(p: Tensor) -> bool:
+    smallest, largest = p.aminmax()
+    if not (smallest >= 0 and largest <= 1):
+        return False
+    sums = p.sum(dim=1, dtype=torch.promote_types(p.dtype, torch.float32))
+    return bool(((sums - 1).abs() <= PROBS_TOLERANCE).all())
+
+
+def _check_scores(scores: ArrayLike, name: str) -> Tensor:
+    f = as_tensor(scores, name)
     if f.ndim != 2 or f.numel() == 0:
         raise ValueError(
             f"`{name}` must have shape (N, C) with at least one row and one class, "
@@ -74,7 +88,7 @@ def check_probs(probs: ArrayLike) -> Tensor:
         ...
         ValueError: Rows of `probs` must sum to 1, but row 0 (from 0) sums to 1.1000.
     """
-    p = check_logits(probs, name="probs")
+    p = _check_scores(probs, "probs")
     smallest, largest = p.aminmax(dim=1)
     if smallest.min() < 0 or largest.max() > 1:
         outside = smallest.min() if smallest.min() < 0 else largest.max()

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tailshift.priors import VectorLike, as_prior
+from tailshift.checks import refuse_probs
+from tailshift.priors import VectorLike, as_prior, as_tensor
 from tailshift.targets import Target, as_target_prior
 
 Array = TypeVar("Array", bound=np.generic)
@@ -51,8 +52,11 @@ def post_compensate(
         tensor([[1.5300, 1.9163]])
     """
     if isinstance(logits, np.ndarray):
+        f = as_tensor(logits, "logits")
+        if f.ndim == 2:
+            refuse_probs(f)
         compensated = post_compensate(
-            torch.from_numpy(logits),
+            f,
             trained_prior=trained_prior,
             target_prior=target_prior,
         )

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ class Predictions:
 
     Attributes:
         logits: :math:`f`, float32 or float16, shape (N, C); −inf is allowed.
-        labels: :math:`y`, int64, shape (N,).
+        labels: :math:`y`, int64, shape (N,); names of ``class_names`` are taken too.
         source_counts: :math:`n_y`, training images of each class, int64, shape (C,).
         trained_prior: The prior that the logits carry, float64, shape (C,).
         class_names: One name a class; ``"class 0"`` … where none is given.
@@ -151,14 +151,14 @@ class Predictions:
             f = f.float()
         f = check_logits(f).contiguous()  # (N, C)
         num_classes = f.shape[1]
-        y = check_sample_labels(self.labels, f).contiguous()  # (N,)
+        names = check_names(self.class_names, num_classes)
+        y = check_sample_labels(_positions(self.labels, names), f).contiguous()  # (N,)
         n, p = self.source_counts, self.trained_prior
         if n is not None:
             n = check_counts(n, name="source_counts", num_classes=num_classes)
         if p is not None:
             p = as_tensor(p, "trained_prior")
             p = as_prior(p, name="trained_prior", num_classes=num_classes)
-        names = check_names(self.class_names, num_classes)
         for name, value in zip(_FIELDS, (f, y, n, p, names), strict=True):
             object.__setattr__(self, name, value)
 
@@ -180,7 +180,7 @@ class Predictions:
         """
         p = check_probs(probs)
         f = p.to(torch.promote_types(p.dtype, torch.float32)).log()
-        y = as_tensor(labels, "labels")
+        y: Any = labels
         return cls(f, y, source_counts, trained_prior, class_names)
 
     @property
@@ -238,6 +238,18 @@ class Predictions:
             f"Predictions({num_samples} samples, {num_classes} classes, "
             f"{self.logits.dtype})"
         )
+
+
+def _positions(labels: Any, class_names: tuple[str, ...]) -> Any:
+    """Return labels by class name as positions; any others as they are."""
+    is_vector = isinstance(labels, Iterable) and getattr(labels, "ndim", 1) == 1
+    names = [] if isinstance(labels, Tensor) or not is_vector else list(labels)
+    position = {name: index for index, name in enumerate(class_names)}
+    if not names or any(
+        not isinstance(name, str) or name not in position for name in names
+    ):
+        return labels
+    return [position[name] for name in names]
 
 
 _TENSORS = ("logits", "labels", "source_counts", "trained_prior")

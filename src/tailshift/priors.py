@@ -8,7 +8,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,22 +67,54 @@ def as_prior(
 
 def as_vector(values: VectorLike, name: str) -> Tensor:
     """Return ``values`` as a tensor with one entry a class, shape (C,), dtype kept."""
-    try:
-        # Through NumPy, so that a list of floats keeps float64.
-        vector = torch.as_tensor(
-            values if isinstance(values, Tensor) else np.asarray(values)
-        )
-    except (TypeError, ValueError, RuntimeError):
-        raise TypeError(
-            f"`{name}` must be a tensor, an array or a list of numbers, "
-            f"but is {type(values).__name__}."
-        ) from None
+    vector = as_tensor(values, name)
     if vector.ndim != 1 or vector.numel() == 0:
         raise ValueError(
             f"`{name}` must be a vector with one entry a class, "
             f"but has shape {tuple(vector.shape)}."
         )
     return vector
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """Return an array, a data frame, a list or a tensor as a tensor without gradient.
+
+    Memory is shared if torch can; an array that is read-only, reversed or of another
+    byte order is copied. A list of floats becomes float64.
+
+    Example:
+        >>> as_tensor(np.array([1, 2, 3], ">i2")[::-1], "labels")
+        tensor([3, 2, 1], dtype=torch.int16)
+    """
+    if isinstance(values, Tensor):
+        return values.detach()
+    try:
+        array = np.asarray(values)
+        if array.dtype == object:  # pandas' own kinds of numbers
+            array = np.asarray(array.tolist())
+        array = np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
+        if min(array.strides, default=0) < 0:  # a single entry, reversed
+            array = array.copy()
+        return torch.from_numpy(array)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(
+            f"`{name}` must be a tensor, an array or a list of numbers, "
+            f"but {_what_came(values)}"
+        ) from None
+
+
+def _what_came(values: Any) -> str:
+    """Return the end of a sentence about values that are not numbers."""
+    is_vector = isinstance(values, Iterable) and getattr(values, "ndim", 1) == 1
+    first = next(iter(values), None) if is_vector else None
+    if isinstance(first, str) and not isinstance(values, str):
+        return (
+            f"holds text such as {first[:40]!r}. Give each class by its position, "
+            "counted from 0."
+        )
+    if isinstance(values, np.ndarray):
+        return f"is an array of {values.dtype}."
+    return f"is {type(values).__name__}."
 
 
 def _check_values(p: Tensor, name: str, positive: bool) -> None:
@@ -153,13 +185,14 @@ def check_labels(labels: VectorLike, num_classes: int) -> Tensor:
         ...
         ValueError: `labels` must lie in 0..2, but label 1 (counted from 0) is 3.
     """
-    y = torch.as_tensor(np.asarray(labels) if isinstance(labels, list) else labels)
+    y = as_tensor(labels, "labels")
     if y.ndim != 1:
         raise ValueError(f"`labels` must be a vector, but has shape {tuple(y.shape)}.")
     if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
         if y.numel() == 0:
             return y.to(torch.int64)
         raise TypeError(f"`labels` must be integers, but are {y.dtype}.")
+    y = y.to(torch.int64)
     outside = (y < 0) | (y >= num_classes)
     if outside.any():
         where = int(outside.nonzero()[0])
@@ -167,7 +200,7 @@ def check_labels(labels: VectorLike, num_classes: int) -> Tensor:
             f"`labels` must lie in 0..{num_classes - 1}, "
             f"but label {where} (counted from 0) is {y[where].item()}."
         )
-    return y.to(torch.int64)
+    return y
 
 
 def from_labels(labels: VectorLike, num_classes: int) -> Tensor:

@@ -198,7 +198,7 @@ class PriorEstimator(ABC):
     def posterior(self, logits: Tensor) -> Tensor:
         """Return calibrated posteriors for the source prior, float64, (N, C)."""
         self._check_fitted()
-        f = check_logits(logits.cpu())
+        f = check_logits(as_tensor(logits, "logits").cpu())
         if f.shape[1] != len(self._log_ratio):
             raise ValueError(
                 f"`logits` has {f.shape[1]} classes, "
@@ -285,6 +285,8 @@ def _warn_of_few(counts: Tensor) -> None:
 
 def _kind(logits: Logits) -> tuple[Logits, bool]:
     """Return the logits, and whether they are arrays, by the first chunk if chunks."""
+    if hasattr(logits, "__array__") and not isinstance(logits, Tensor):
+        logits = np.asarray(logits)  # a data frame would be read by its column names
     if isinstance(logits, Tensor | np.ndarray) or not isinstance(logits, Iterable):
         return logits, isinstance(logits, np.ndarray)
     chunks = iter(logits)
