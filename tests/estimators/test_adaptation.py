@@ -1,5 +1,7 @@
 """Adapting in one call: when it follows the estimate, and when it keeps still."""
 
+import math
+
 import pytest
 import torch
 
@@ -83,3 +85,17 @@ def test_judge__says_why():
         True,
         "a shift is seen in 20 samples (p = 0.001): the estimated prior is used.",
     )
+
+
+@pytest.mark.parametrize("row", [[0.0, 0.0, 0.0], [1.0, 2.0, 0.3]])
+@pytest.mark.parametrize("num_target", [1, 50, 200])
+def test_adapt__one_sample_many_times(row, num_target):
+    """Nothing tells one tilt from another: all are within the interval."""
+    logits = torch.tensor(row).repeat(200, 1)
+    counts = torch.tensor([100, 10, 1])
+    held_out = Predictions(logits, torch.arange(200) % 3, source_counts=counts)
+    found = adapt(held_out, logits[:num_target], with_interval=True)
+    assert found.gamma_interval == (-math.inf, math.inf)
+    assert found.p_value == 1
+    assert not found.is_adapted
+    assert torch.allclose(found.target_prior, counts.double() / 111)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tailshift import priors
-from tailshift.estimators import shift_test
+from tailshift.estimators import ShiftTest, shift_test
 from tailshift.estimators.tilt import tilted
 
 
@@ -60,3 +60,11 @@ def test_shift_test__looks_at_a_part_of_many_samples(mixture, monkeypatch):
     module = sys.modules["tailshift.estimators.adaptation"]  # not the function
     monkeypatch.setattr(module, "MOST_ELEMENTS", 400)
     assert shift_test(a, b, mixture.source_prior).p_value < 0.01
+
+
+@pytest.mark.parametrize("value", [0.0, 3.7, [1.0, 2.0, 0.3]])
+def test_shift_test__constant_logits_are_no_shift(value):
+    """What differs between the two sets is rounding alone, which sums tell apart."""
+    logits = torch.zeros(137, 3) + torch.tensor(value)
+    found = shift_test(logits[:100], logits[100:], [0.5, 0.3, 0.2])
+    assert found == ShiftTest(p_value=1.0, tilt_p_value=1.0, class_p_value=1.0)

@@ -15,6 +15,7 @@ from tailshift.priors import VectorLike, as_prior, from_counts
 NUM_PERMUTATIONS = 999
 MOST_ELEMENTS = 2**22  # of posteriors looked at
 AT_ONCE = 100  # permutations
+ROUNDING = 1e-12  # a class whose posteriors differ by less has the same for all samples
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,10 @@ def shift_test(
     parts = [_some(check_logits(f), generator) for f in (held_out, unlabelled)]
     p = torch.cat(parts).double().softmax(dim=1)  # (n + N, C)
     prior = as_prior(source_prior, num_classes=p.shape[1], positive=True)
-    p = p - p.mean(dim=0)  # a sum over either set then is a difference of both
+    low, high = p.amin(dim=0), p.amax(dim=0)
+    is_constant = high - low <= ROUNDING * high  # what is left would be rounding alone
+    # Centred, a sum over either set is a difference of both.
+    p = (p - p.mean(dim=0)).masked_fill_(is_constant, 0.0)
     n = min(len(part) for part in parts)
     found = p[: len(parts[0])].sum(dim=0)[None]
     sums = torch.cat([found, _exchanged(p, n, num_permutations, generator)])

@@ -94,6 +94,7 @@ def _some(samples: Posteriors, generator: torch.Generator) -> Tensor:
 BOUND = 4.0  # γ is sought in [−4, 4]
 NUM_GAMMAS = 33
 MAX_NEWTON = 50
+FLAT = 1e-12  # a second derivative of the mean log-likelihood that is rounding
 NEWTON_TOLERANCE = 1e-10
 
 
@@ -215,7 +216,8 @@ class TiltEstimator(PriorEstimator):
         mean = (q * log_p_s).sum(dim=0)
         spread = (q * log_p_s**2).sum(dim=0) - mean**2
         second = (square - z_square) - spread
-        return Slopes(z - mean, second, z_square - z * z)
+        variance = (z_square - z * z).clamp_min(0)  # of equal samples: but rounding
+        return Slopes(z - mean, second, variance)
 
     @property
     def gamma_interval_(self) -> tuple[float, float]:
@@ -234,7 +236,10 @@ class TiltEstimator(PriorEstimator):
             return math.inf
         gamma = torch.tensor([self._plain_gamma], dtype=torch.float64)
         slopes = self._slopes(self._samples, self._denominators(None), gamma, None)
-        of_target = slopes.variance.item() / slopes.second.item() ** 2
+        curvature = slopes.second.item() ** 2
+        if curvature < FLAT**2:
+            return math.inf  # no sample tells one tilt from another
+        of_target = slopes.variance.item() / curvature
         of_target /= self._samples.num_samples
         of_held_out, dof = jackknife_variance(
             lambda samples, m: self._climb(samples, m, gamma, None)[0].item(),
