@@ -341,3 +341,16 @@ def test_load__damaged_npz(tmp_path, damage):
     with pytest.raises(ValueError, match="cut short") as error:
         Predictions.load(path)
     assert str(error.value) == f"{path} is no .npz archive or is cut short."
+
+
+def test_load__npz_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):
+    """A megabyte on disk becomes 200 in memory: it is refused before it is read."""
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, logits=np.zeros((10**8, 1), np.float16))
+    monkeypatch.setattr("tailshift.predictions.free_memory", lambda: 2 * 10**8)
+    with pytest.raises(ValueError, match="unpacks") as error:
+        Predictions.load(path)
+    assert str(error.value) == (
+        f"{path} unpacks to 0.2 GB, but at most 0.1 GB are read, half of the free "
+        "memory. Write it with Predictions.save, whose files are mapped into memory."
+    )

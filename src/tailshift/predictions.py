@@ -2,7 +2,9 @@
 
 import json
 import os
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,13 @@ from tailshift.checks import (
 )
 from tailshift.priors import as_prior
 from tailshift.registry import did_you_mean
-from tailshift.storage import DamagedFileError, read_tensors, write_tensors
+from tailshift.storage import (
+    DamagedFileError,
+    check_regular,
+    free_memory,
+    read_tensors,
+    write_tensors,
+)
 
 FORMAT_VERSION = "2"
 UNSEALED_VERSION = "1"  # the same, before files had a checksum
@@ -103,6 +111,8 @@ def _parse_names(path: Path, text: str) -> list[str]:
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive; pickled ones are refused, not read."""
+    check_regular(path)
+    _check_size(path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
@@ -115,6 +125,19 @@ def read_npz(path: Path) -> dict[str, Any]:
                 "save plain arrays of numbers, and class names as strings."
             ) from None
         raise ValueError(f"{path} is no .npz archive or is cut short.") from None
+
+
+def _check_size(path: Path) -> None:
+    """Refuse an archive that would unpack to more than half of the free memory."""
+    size, most = 0, free_memory() // 2
+    with suppress(Exception), zipfile.ZipFile(path) as archive:  # read_npz says why
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > most:
+        raise ValueError(
+            f"{path} unpacks to {size / 1e9:.1f} GB, but at most {most / 1e9:.1f} GB "
+            "are read, half of the free memory. Write it with Predictions.save, whose "
+            "files are mapped into memory."
+        )
 
 
 HALF_LIMIT = torch.finfo(torch.float16).max
@@ -219,7 +242,7 @@ class Predictions:
         ``class_names``. Any other file is read as safetensors with the same entries.
         """
         path = Path(path)
-        if not path.is_file():
+        if not path.exists():
             raise FileNotFoundError(
                 f"There is no predictions file {path}. "
                 "Write one with Predictions.save(path)."

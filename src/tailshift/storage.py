@@ -1,31 +1,40 @@
 """Files that a reader sees whole or not at all, and tensors sealed with a checksum."""
 
+import json
 import os
 import re
+import shutil
+import signal
+import stat
+import threading
 import uuid
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+MARK = ".tailshift-"  # of the folders that a file is in until it is whole
+
 
 @contextmanager
 def atomic_write(
     path: Path, *, overwrite: bool = True, keep: Path | None = None
 ) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``; on success sync it and rename it.
+    """Yield a temporary path for ``path``; on success sync it and move it there.
 
     The file is left as it was if the block raises. A process that is killed leaves the
-    old file or the new one, and perhaps a temporary one: see `remove_leftovers`.
+    old file or the new one, and perhaps a temporary folder beside it, which the next
+    writer of the file removes, as `remove_leftovers` does.
 
     Args:
-        path: The file to write; its folder is made where it is missing.
+        path: The file to write; its folder is made if it is missing.
         overwrite: Replace a file that exists; otherwise refuse.
         keep: Where to keep the file that is replaced, in place of what is there.
 
@@ -38,22 +47,22 @@ def atomic_write(
         'all of it'
     """
     _refuse_existing(path, overwrite)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary(path)
-    try:
-        temporary.touch(exist_ok=False)
-        mode = temporary.stat().st_mode  # a writer that makes the file anew may differ
-        yield temporary
-        temporary.chmod(mode)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        _refuse_existing(path, overwrite)  # it may have come meanwhile
-        if keep is not None and path.exists():
-            _keep(path, keep)
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_killed(path)
+        with _own_folder(path.parent) as folder:
+            temporary = folder / path.name
+            temporary.touch(exist_ok=False)
+            mode = temporary.stat().st_mode  # a writer that makes it anew may differ
+            yield temporary
+            temporary.chmod(mode)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            _refuse_existing(path, overwrite)  # it may have come meanwhile
+            if keep is not None and path.exists():
+                _keep(path, keep, folder)
+            temporary.replace(path)
+            _sync_folder(path.parent)
 
 
 def check_file_name(name: str, argument: str) -> str:
@@ -81,23 +90,70 @@ characters or a dot in front, but is '../../x'. Rename it.
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed, below a folder.
+    """Remove the temporary folders of writers that were killed, below a folder.
 
     Call it only where nothing else writes.
     """
-    for path in folder.rglob(".*"):
+    for path in folder.rglob(f"{MARK}*"):
         if is_leftover(path):
-            path.unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def is_leftover(path: Path) -> bool:
-    """Say whether a path is named like a temporary file of ours or of safetensors'."""
-    names = r"\..+\.[0-9a-f]{32}\.tmp|\.tmp[0-9A-Za-z]{6}"
-    return re.fullmatch(names, path.name) is not None
+    """Say whether a path is named like a temporary folder of `atomic_write`."""
+    return re.fullmatch(rf"{re.escape(MARK)}[0-9a-f]{{32}}\.tmp", path.name) is not None
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+@contextmanager
+def _own_folder(parent: Path) -> Iterator[Path]:
+    """Yield a new folder, locked for as long as this process lives."""
+    folder = parent / f"{MARK}{uuid.uuid4().hex}.tmp"
+    folder.mkdir()
+    lock = _lock(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove_killed(path: Path) -> None:
+    """Remove what writers of this file left that are no longer there."""
+    for folder in filter(is_leftover, path.parent.glob(f"{MARK}*")):
+        # A folder is locked before the file is in it, so that no live one is met here.
+        lock = _lock(folder) if (folder / path.name).exists() else None
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _lock(folder: Path) -> int | None:
+    """Return a folder's descriptor, locked; None if another has it, or no locks."""
+    if os.name != "posix":
+        return None
+    import fcntl  # not on Windows
+
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in a fault that names none, or a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or MARK not in str(error.filename or MARK):
+            raise
+        named = type(error)(f"{path} cannot be written ({error.strerror}).")
+        named.errno = error.errno
+        raise named from error
 
 
 def _refuse_existing(path: Path, overwrite: bool) -> None:
@@ -105,18 +161,14 @@ def _refuse_existing(path: Path, overwrite: bool) -> None:
         raise FileExistsError(f"{path} exists. Name another file, or overwrite it.")
 
 
-def _keep(path: Path, other: Path) -> None:
+def _keep(path: Path, other: Path, folder: Path) -> None:
     """Give a file a second name, so that it is there at every moment."""
-    temporary = _temporary(other)
     try:
-        os.link(path, temporary)
+        os.link(path, folder / "kept")
     except OSError:  # a file system without links: for a moment only `other` is there
         path.replace(other)
-        return
-    try:
-        temporary.replace(other)
-    finally:
-        temporary.unlink(missing_ok=True)
+    else:
+        (folder / "kept").replace(other)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -128,6 +180,145 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def check_regular(path: Path) -> None:
+    """Refuse what is no regular file: a pipe would be waited for, a device not end."""
+    kind = stat.S_IFMT(path.stat().st_mode)
+    if kind != stat.S_IFREG:
+        came = KINDS.get(kind, "something else")
+        raise OSError(f"{path} must be a regular file, but is {came}.")
+
+
+def free_memory() -> int:
+    """Return how many bytes can be taken, or all that the machine has if unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024 * int(line.split()[1])
+    with suppress(AttributeError, OSError, ValueError):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return 2**33
+
+
+@contextmanager
+def holding_signals() -> Iterator[None]:
+    """Keep the signals that come while the block runs, and deliver them after it.
+
+    Otherwise a handler's exception may come up inside a reader written in another
+    language, which makes one of its own of it: the signal is lost, and the file looks
+    damaged.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # handlers run in the main thread alone
+        return
+    came: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+
+    def deliver() -> None:
+        if came:
+            number = came.pop()
+            try:
+                signal.raise_signal(number)
+            finally:
+                deliver()
+
+    with ExitStack() as stack:
+        stack.callback(deliver)  # the last: all handlers are back by then
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                stack.callback(signal.signal, number, handler)
+                signal.signal(number, hold)
+        yield
+
+
+MOST_JSON = 2**27
+"""The largest JSON file that is read, in bytes."""
+
+
+class EditedFileError(ValueError):
+    """A file that was changed by hand after it was written.
+
+    Args:
+        path: The file.
+        keys: The keys whose values differ.
+    """
+
+    def __init__(self, path: Path, keys: list[str]) -> None:
+        do = "do" if len(keys) > 1 else "does"
+        names = ", ".join(f"`{key[:40]}`" for key in keys[:8])
+        super().__init__(
+            f"{path} was edited after it was written: {names} {do} not fit the "
+            "checksum. Undo the edit, or train the run again with --force."
+        )
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a mapping as JSON, a checksum a key beside it, whole or not at all.
+
+    Example:
+        >>> from tempfile import mkdtemp
+        >>> path = Path(mkdtemp()) / "run.json"
+        >>> write_json(path, {"mean": [0.5]})
+        >>> read_json(path)
+        {'mean': [0.5]}
+    """
+    plain = json.loads(json.dumps(content))  # as it is read: lists, keys of text
+    sealed = {**plain, CHECKSUM: _seals(plain)}
+    try:
+        text = json.dumps(sealed, indent=2, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a name that is not UTF-8
+        text = json.dumps(sealed, indent=2).encode()
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(text + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the mapping in a JSON file, if its checksum fits, where it has one.
+
+    Raises:
+        EditedFileError: If a value was changed since `write_json` wrote it.
+        ValueError: If it is not a JSON object.
+    """
+    check_regular(path)
+    if path.stat().st_size > MOST_JSON:
+        raise ValueError(f"{path} must not be larger than {MOST_JSON >> 20} MB.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        stored = content.pop(CHECKSUM, None) if isinstance(content, dict) else None
+        seals = _seals(content) if isinstance(content, dict) else {}
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not valid JSON ({error}).") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} must hold a JSON object, but does not.")
+    if stored is not None:  # files of earlier versions have none
+        _check_seals(path, seals, stored)
+    return content
+
+
+def _check_seals(path: Path, seals: dict[str, str], stored: Any) -> None:
+    asked = stored if isinstance(stored, dict) else {CHECKSUM: ""}
+    keys = [key for key in {**seals, **asked} if seals.get(key) != asked.get(key)]
+    if keys:
+        raise EditedFileError(path, keys)
+
+
+def _seals(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the CRC-32 of each value, whatever its layout in the file."""
+    lines = {key: json.dumps(value, sort_keys=True) for key, value in content.items()}
+    return {key: f"{zlib.crc32(line.encode()):08x}" for key, line in lines.items()}
 
 
 CHECKSUM, NOTES = "checksum", "tailshift"
@@ -186,7 +377,8 @@ def write_tensors(
     sealed = {**metadata, CHECKSUM: checksum(own, metadata)}
     with atomic_write(path, overwrite=overwrite, keep=keep) as temporary:
         try:
-            save_file(own, temporary, metadata=sealed)
+            with holding_signals():
+                save_file(own, temporary, metadata=sealed)
         except SafetensorError as error:
             raise _as_os_error(error, path) from None
 
@@ -197,18 +389,24 @@ def read_tensors(path: Path) -> TensorFile:
     Raises:
         DamagedFileError: If it is no whole safetensors file, or was changed.
     """
-    try:
-        with safe_open(path, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in list(file.keys())}
-            metadata = file.metadata() or {}
-    except OSError:
-        raise
-    except Exception as error:  # a damaged file may raise almost anything
-        raise DamagedFileError(path, str(error) or type(error).__name__) from None
+    check_regular(path)
+    with holding_signals():
+        tensors, metadata = _read_safetensors(path)
     stored = metadata.pop(CHECKSUM, None)
     if stored is not None and stored != checksum(tensors, metadata):
         raise DamagedFileError(path, "its checksum does not fit its content")
     return TensorFile(tensors, metadata, stored is not None)
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {key: file.get_tensor(key) for key in list(file.keys())}
+            return tensors, file.metadata() or {}
+    except OSError:
+        raise
+    except Exception as error:  # a damaged file may raise almost anything
+        raise DamagedFileError(path, str(error) or type(error).__name__) from None
 
 
 def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:

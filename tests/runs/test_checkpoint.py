@@ -19,7 +19,13 @@ from tailshift.runs.checkpoint import (
     read_position,
     save_checkpoint,
 )
-from tailshift.storage import NOTES, write_tensors
+from tailshift.storage import (
+    NOTES,
+    DamagedFileError,
+    TensorFile,
+    read_tensors,
+    write_tensors,
+)
 
 
 class _State(NamedTuple):
@@ -298,3 +304,20 @@ def test_mend_checkpoint__leaves_what_is_whole_or_the_only_one(saved: Path) -> N
     saved.unlink()
     mend_checkpoint(saved)
     assert not saved.exists()
+
+
+def test_mend_checkpoint__moves_nothing_after_one_failed_read(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _save(saved, _build(seed=1), Position(epoch=4))
+    failures = iter([True])
+
+    def fail_once(path: Path) -> TensorFile:
+        if next(failures, False):
+            raise DamagedFileError(path, "a disk that was busy")
+        return read_tensors(path)
+
+    monkeypatch.setattr("tailshift.runs.checkpoint.read_tensors", fail_once)
+    mend_checkpoint(saved)
+    assert read_position(saved).epoch == 4
+    assert not saved.with_name("checkpoint.damaged.safetensors").exists()

@@ -12,7 +12,8 @@ import torch
 
 import tailshift as ts
 from tailshift.runs.checkpoint import CheckpointWarning, data_mark
-from tailshift.runs.directory import default_directory, hold_lock
+from tailshift.runs.directory import check_directory, default_directory, hold_lock
+from tailshift.storage import read_json, write_json
 
 
 def _contents(folder: Path) -> dict[Path, bytes]:
@@ -128,12 +129,41 @@ def test_train__resume_under_another_method(run_copy: Path) -> None:
 
 def test_train__resume_with_a_damaged_config(run_copy: Path) -> None:
     path = run_copy / "config.json"
-    path.write_text(path.read_text().replace('"epochs": 2', '"epochs": 0'))
+    content = read_json(path)
+    content["train"]["epochs"] = 0
+    write_json(path, content)
     with pytest.raises(ValueError, match="damaged") as error:
         ts.train(ts.load_recipe("digits_lt"), output=run_copy, resume=True)
     assert str(error.value) == (
         f"{path} is damaged: `train.epochs` must be greater than 0, but is 0."
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "key"),
+    [
+        ("config.json", '"lr": 0.05', '"lr": 0.06', "optim"),
+        ("run.json", '"image_size": 8', '"image_size": 9', "image_size"),
+    ],
+)
+def test_load__names_what_was_edited(
+    run_copy: Path, name: str, old: str, new: str, key: str
+) -> None:
+    """Neither are predictions made with it, nor is a run resumed; --force replaces."""
+    path, config = run_copy / name, ts.load(run_copy).config
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match="edited") as error:
+        ts.load(run_copy)
+    assert str(error.value) == (
+        f"{path} was edited after it was written: `{key}` does not fit the checksum. "
+        "Undo the edit, or train the run again with --force."
+    )
+    if name == "config.json":
+        with pytest.raises(ValueError, match="edited"):
+            ts.train(config, output=run_copy, resume=True)
+    check_directory(run_copy, config, resume=False, force=True)
 
 
 def test_train__takes_an_empty_folder_and_relative_paths(
@@ -198,7 +228,7 @@ def test_hold_lock__a_worker_does_not_hold_it_for_its_parent(tmp_path: Path) -> 
 
 def test_train__begins_anew_where_it_was_killed_before_it_began(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
-    (tmp_path / f".config.json.{'0a' * 16}.tmp").write_text("{")
+    (tmp_path / f".tailshift-{'0a' * 16}.tmp").mkdir()
     run = ts.train(ts.load_recipe("digits_lt", ["train.epochs=1"]), output=tmp_path)
     assert run.is_finished
     assert not any(path.name.startswith(".") for path in tmp_path.iterdir())

@@ -1,6 +1,5 @@
 """Finished runs are found at any depth, and told apart by what was trained."""
 
-import json
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from tailshift import Run, load_recipe
 from tailshift.runs.index import find_runs, is_run_of
+from tailshift.storage import read_json, write_json
 
 
 def test_find_runs__at_any_depth(digits_run: Run, tmp_path: Path) -> None:
@@ -26,9 +26,9 @@ def test_find_runs__latest_last(digits_run: Run, tmp_path: Path) -> None:
 
 
 def test_find_runs__leaves_out_what_is_not_finished(run_copy: Path) -> None:
-    facts = json.loads((run_copy / "run.json").read_text(encoding="utf-8"))
+    facts = read_json(run_copy / "run.json")
     facts["state"] = "interrupted"
-    (run_copy / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+    write_json(run_copy / "run.json", facts)
     assert find_runs(run_copy.parent) == []
 
 

@@ -10,6 +10,7 @@ from torch import nn
 
 import tailshift as ts
 from tailshift.runs.run import load_weights, save_weights
+from tailshift.storage import read_json, write_json
 
 
 def _test_images(run: ts.Run) -> torch.Tensor:
@@ -151,9 +152,9 @@ def test_load__without_facts(run_copy: Path) -> None:
 
 
 def test_load__with_facts_missing(run_copy: Path) -> None:
-    facts = json.loads((run_copy / "run.json").read_text())
+    facts = read_json(run_copy / "run.json")
     del facts["state"], facts["class_names"]
-    (run_copy / "run.json").write_text(json.dumps(facts))
+    write_json(run_copy / "run.json", facts)
     with pytest.raises(ValueError, match="damaged") as error:
         ts.load(run_copy)
     assert str(error.value) == (
@@ -277,7 +278,7 @@ def test_load__with_facts_that_cannot_be(
     run_copy: Path, changes: dict[str, object], named: str
 ) -> None:
     path = run_copy / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    write_json(path, read_json(path) | changes)
     with pytest.raises(ValueError, match="damaged") as error:
         ts.load(run_copy)
     assert str(error.value) == (

@@ -15,6 +15,7 @@ from tailshift.data import DigitsLT
 from tailshift.models import NormedLinearHead
 from tailshift.models.heads import normed_linear
 from tailshift.runs.run import CHECKPOINT, WEIGHTS
+from tailshift.storage import write_json
 
 TinyConfig = Callable[..., ts.RunConfig]
 SECOND = {
@@ -127,7 +128,7 @@ def test_start_from__not_finished(
 ) -> None:
     source = Path(shutil.copytree(softmax.directory, tmp_path / "source"))
     facts = softmax.facts.model_copy(update={"state": "interrupted"})
-    (source / "run.json").write_text(facts.model_dump_json())
+    write_json(source / "run.json", facts.model_dump(mode="json"))
     config = tiny_config("method.name=crt", f"train.start_from={source}")
     assert _refusal(ValueError, tmp_path, config) == (
         f"`train.start_from` (--from) {source} must be a finished run, but is "

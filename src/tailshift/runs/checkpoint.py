@@ -157,7 +157,9 @@ def mend_checkpoint(path: Path) -> None:
     """
     before, reason = path_before(path), ""
     if path.is_file():
-        reason = _fault(path)
+        reason = _fault(path) and _fault(
+            path
+        )  # a file is read twice before it is moved
         if not reason:
             return
     if not before.is_file() or _fault(before):

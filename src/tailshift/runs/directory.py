@@ -27,9 +27,14 @@ from tailshift.runs.run import (
     MissingPluginError,
     read_config,
     resume_command,
+)
+from tailshift.storage import (
+    EditedFileError,
+    check_file_name,
+    is_leftover,
+    remove_leftovers,
     write_json,
 )
-from tailshift.storage import check_file_name, is_leftover, remove_leftovers
 
 LOCK = ".lock"
 
@@ -231,7 +236,7 @@ def is_run_directory(directory: Path) -> bool:
     """Say whether a folder was made by `train`, by its configuration."""
     try:
         read_config(directory)
-    except MissingPluginError:
+    except (EditedFileError, MissingPluginError):
         return True
     except (OSError, ValueError):
         return False

@@ -5,7 +5,6 @@ import json
 import os
 import reprlib
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from tailshift.priors import from_counts
 from tailshift.processes import whole_state
 from tailshift.registry import is_registered
 from tailshift.runs.network import build_network
-from tailshift.storage import atomic_write, read_tensors, write_tensors
+from tailshift.storage import read_json, read_tensors, write_tensors
 from tailshift.targets import Target, as_target_prior
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
@@ -39,26 +38,14 @@ PREDICTIONS, TENSORBOARD = "predictions", "tensorboard"
 WEIGHTS_MARK = "tailshift_weights"
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a mapping as JSON, whole or not at all."""
-    with atomic_write(path) as temporary:
-        text = json.dumps(content, indent=2, ensure_ascii=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path)
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path.parent} is not a run directory: it has no {path.name}. "
             "`tailshift train` makes one."
         ) from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}).") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} must hold a JSON object, but does not.")
-    return content
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]

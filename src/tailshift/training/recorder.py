@@ -34,9 +34,8 @@ from tailshift.runs.run import (
     read_metrics_lines,
     save_weights,
     used_plugins,
-    write_json,
 )
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, write_json
 from tailshift.training.distributed import is_first_process
 from tailshift.training.inference import outputs
 from tailshift.training.loop import Metrics, Trainer
