@@ -182,6 +182,33 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    r"""Return text whose control characters are spelt out, for a terminal.
+
+    Example:
+        >>> printable("kea\x1b[31m")
+        'kea\\x1b[31m'
+    """
+    return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def csv_cell(text: str) -> str:
+    """Return text that a spreadsheet shows and does not compute.
+
+    Example:
+        >>> csv_cell("=1+1"), csv_cell("-0.5"), csv_cell("kea")
+        ("'=1+1", '-0.5', 'kea')
+    """
+    cell = printable(text)
+    with suppress(ValueError):
+        float(cell)
+        return cell
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+
+
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",

@@ -4,7 +4,7 @@ import shlex
 import pytest
 import torch
 
-from tailshift import Predictions, load_recipe
+from tailshift import Predictions, load, load_recipe
 from tailshift.evaluation.results import (
     COLUMNS,
     add_results,
@@ -13,6 +13,7 @@ from tailshift.evaluation.results import (
     result_rows,
     training_command,
 )
+from tailshift.storage import write_json
 
 
 def test_result_rows__say_where_a_number_comes_from(digits_run):
@@ -119,3 +120,46 @@ def _settings(command):
     settings = [b for a, b in itertools.pairwise(words) if a == "--set"]
     own = [b for a, b in itertools.pairwise(words) if a == "--data"]
     return [*(f"data.name={form.partition(':')[0]}" for form in own), *settings]
+
+
+def test_result_rows__of_files_that_lack_values(run_copy):
+    """Made by another version, or by hand: what is not known is left empty."""
+    write_json(run_copy / "environment.json", {"packages": []})
+    (run_copy / "metrics.jsonl").write_text('{"epoch": 1}\n{"seconds": "3"}\n')
+    row = result_rows(load(run_copy), ["uniform"])[0]
+    assert (row["commit"], row["hardware"], row["torch"]) == ("None", "None", "None")
+    assert row["minutes"] == ""
+
+
+HEADING = ",".join(COLUMNS) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            HEADING + "x" * 200_000,
+            "is not a CSV file in UTF-8 (field larger than field limit (131072)).",
+        ),
+        (HEADING + "a,b\n", "must have 17 values a row, but row 1 has 2."),
+        (
+            "\udcff",
+            "is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xff in "
+            "position 0: invalid start byte).",
+        ),
+    ],
+)
+def test_read_results__strange_files(content, message, tmp_path):
+    path = tmp_path / "results.csv"
+    path.write_text(content, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(ValueError, match=r"results\.csv") as error:
+        read_results(path)
+    assert str(error.value) == f"{path} {message}"
+
+
+def test_add_results__no_formula_reaches_a_spreadsheet(digits_run, tmp_path):
+    path = tmp_path / "results.csv"
+    row = result_rows(digits_run, ["uniform"])[0] | {"recipe": "=cmd\x1b[31m()"}
+    for _ in range(2):  # the row is found again
+        add_results(path, [row])
+    assert [found["recipe"] for found in read_results(path)] == ["'=cmd\\x1b[31m()"]

@@ -15,7 +15,7 @@ from rich.console import Console
 from tailshift.registry import load_plugin
 from tailshift.report.runs import CarriedPrior
 from tailshift.runs.run import resume_command
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, printable
 from tailshift.storage import check_new as check_new
 from tailshift.training.distributed import is_first_process
 from tailshift.training.interrupt import Preempted
@@ -88,7 +88,7 @@ def main() -> None:
         if os.environ.get("TAILSHIFT_TRACEBACK"):
             raise
         for line in str(error).splitlines():  # a faulty recipe has a line for each
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {printable(line)}", file=sys.stderr)
         raise SystemExit(2) from None
     except Preempted as preempted:
         if preempted.directory is not None and is_first_process():
@@ -112,12 +112,12 @@ def telling_interrupts() -> Iterator[None]:
 
 def _show_warning(message: Warning | str, *args: object, **settings: object) -> None:
     """Print a warning as a sentence, without the line of code it came from."""
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {printable(str(message))}", file=sys.stderr)
 
 
 def announce(text: str) -> None:
-    """Print a line as it is, whatever brackets it holds."""
-    console.print(text, markup=False, soft_wrap=True)
+    """Print a line as it is, whatever brackets or control characters it holds."""
+    console.print(printable(text), markup=False, soft_wrap=True)
 
 
 def print_note(text: str) -> None:

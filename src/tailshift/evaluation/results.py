@@ -15,7 +15,7 @@ from tailshift.evaluation.records import Record, evaluate
 from tailshift.recipes import load_recipe, parse_override, recipe_names
 from tailshift.runs.index import kept_name
 from tailshift.runs.run import Run, used_plugins
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, csv_cell
 from tailshift.targets import PAPER_TARGETS
 
 COLUMNS = (
@@ -80,7 +80,8 @@ def _about(run: Run) -> dict[str, str]:
     config, environment = run.config, run.environment
     settings = dict(config.to_mapping()["method"])
     settings.pop("name")
-    seconds = sum(epoch["seconds"] for epoch in run.metrics)
+    packages = environment.get("packages")
+    torch_version = packages.get("torch") if isinstance(packages, dict) else None
     return {
         "recipe": config.recipe,
         "method": config.method_name,
@@ -90,12 +91,19 @@ def _about(run: Run) -> dict[str, str]:
         "seed": str(config.seed),
         "epochs": str(config.epochs),
         "subset_hash": run.facts.data_fingerprint,
-        "commit": str(environment["commit"]),
-        "hardware": str(environment["hardware"]),
-        "torch": str(environment["packages"]["torch"]),
-        "minutes": f"{seconds / 60:.1f}",
+        "commit": str(environment.get("commit")),
+        "hardware": str(environment.get("hardware")),
+        "torch": str(torch_version),
+        "minutes": _minutes(run),
         "command": training_command(config),
     }
+
+
+def _minutes(run: Run) -> str:
+    """Return how long training took; nothing if an epoch does not say."""
+    seconds = [epoch.get("seconds") for epoch in run.metrics]
+    known = [s for s in seconds if isinstance(s, int | float) and 0 <= s < 1e12]
+    return f"{sum(known) / 60:.1f}" if len(known) == len(seconds) else ""
 
 
 def keep_logits(run: Run, folder: Path) -> Path:
@@ -179,14 +187,23 @@ def read_results(path: Path) -> list[dict[str, str]]:
     """Return the rows of a results file; none where there is no file."""
     if not path.is_file():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            columns, *rows = list(csv.reader(file, strict=True)) or [[]]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error}).") from None
+    if tuple(columns) != COLUMNS:
+        raise ValueError(
+            f"{path} must have the columns {', '.join(COLUMNS)}, "
+            f"but has {', '.join(columns)[:200]}."
+        )
+    for number, row in enumerate(rows, start=1):
+        if row and len(row) != len(COLUMNS):
             raise ValueError(
-                f"{path} must have the columns {', '.join(COLUMNS)}, "
-                f"but has {', '.join(reader.fieldnames or ())}."
+                f"{path} must have {len(COLUMNS)} values a row, but row {number} has "
+                f"{len(row)}."
             )
-        return list(reader)
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows if row]
 
 
 def add_results(path: Path, rows: Iterable[dict[str, str]]) -> None:
@@ -197,7 +214,9 @@ def add_results(path: Path, rows: Iterable[dict[str, str]]) -> None:
         rows: From `result_rows`.
     """
     table = {_key(row): row for row in read_results(path)}
-    table |= {_key(row): row for row in rows}
+    for row in rows:
+        cells = {column: csv_cell(text) for column, text in row.items()}
+        table[_key(cells)] = cells
     with (
         atomic_write(path) as temporary,
         temporary.open("w", encoding="utf-8", newline="") as file,

@@ -17,7 +17,7 @@ from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.report.runs import row_names
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, csv_cell
 from tailshift.targets import is_shift
 
 MAX_TERMINAL_COLUMNS = 5  # so many methods side by side fit into 80 characters
@@ -302,9 +302,8 @@ def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
         names = [_csv_column(metric, name) for metric, name in columns]
         writer.writerow(["method", "target", *names])
         for key, row in table.items():
-            writer.writerow(
-                [*key, *(_csv_value(row[metric], name) for metric, name in columns)]
-            )
+            values = (_csv_value(row[metric], name) for metric, name in columns)
+            writer.writerow([*map(csv_cell, key), *values])
 
 
 def _csv_column(metric: str, name: str) -> str:

@@ -21,7 +21,7 @@ from tailshift.estimators import adapt as adapt_to
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
 from tailshift.runs.run import Run, as_run
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, csv_cell
 from tailshift.targets import SOURCE, Target
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -311,7 +311,7 @@ def print_answers(file: TextIO, rows: Sequence[Row]) -> None:
 
 
 def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6f}"
+    return csv_cell(value) if isinstance(value, str) else f"{value:.6f}"
 
 
 def _write_parquet(path: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
