@@ -108,3 +108,21 @@ def test_best_trial__needs_one_that_did_not_diverge() -> None:
     assert str(error.value) == (
         "training diverged with every setting of the grid. Lower optim.lr."
     )
+
+
+def test_journal__that_was_cut_short(tmp_path: Path) -> None:
+    """The line under way is dropped, and its setting comes up again."""
+    path = tmp_path / "journal.log"
+    journal = _open(path)
+    tried = {journal.ask()[1:]}
+    trial, *setting = journal.ask()
+    journal.tell(trial, 0.5)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    journal = _open(path)
+    assert journal.trials == ()
+    while not journal.is_complete:
+        trial, *setting = journal.ask()
+        tried.add(tuple(setting))
+        journal.tell(trial, 0.5)
+    assert len(journal.trials) == len(journal) == len(tried)

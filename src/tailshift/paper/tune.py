@@ -137,6 +137,7 @@ class Journal:
             )
 
     def _open(self, path: Path) -> Any:
+        _drop_cut_line(path)
         storages = self._optuna.storages
         backend = storages.journal.JournalFileBackend(str(path))
         try:
@@ -162,6 +163,17 @@ class Journal:
                     "was begun with, or name another folder (--output)."
                 )
         self._study.set_user_attr("search", asked)
+
+
+def _drop_cut_line(path: Path) -> None:
+    """Cut off what a killed process wrote of the last line; its setting comes again."""
+    if not path.is_file():
+        return
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(whole)
 
 
 def _import_optuna() -> Any:
