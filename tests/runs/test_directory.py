@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,12 @@ import torch
 
 import tailshift as ts
 from tailshift.runs.checkpoint import CheckpointWarning, data_mark
-from tailshift.runs.directory import check_directory, default_directory, hold_lock
+from tailshift.runs.directory import (
+    begin_directory,
+    check_directory,
+    default_directory,
+    hold_lock,
+)
 from tailshift.storage import read_json, write_json
 
 
@@ -292,3 +298,52 @@ def test_train__resume_may_change_how_but_not_what(run_copy: Path) -> None:
     run = ts.train(config, output=run_copy, resume=True)
     assert run.is_finished
     assert run.config.train.checkpoint_steps is None  # as it was begun
+
+
+class _KilledError(Exception):
+    pass
+
+
+def test_begin_directory__killed_at_any_moment(
+    run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that is left has the metrics of its epochs."""
+    config = ts.load(run_copy).config
+    remove, epochs = Path.unlink, []
+
+    def remove_one(path: Path, missing_ok: bool = False) -> None:
+        remove(path, missing_ok=missing_ok)
+        raise _KilledError
+
+    (run_copy / "checkpoint.previous.safetensors").write_bytes(
+        (run_copy / "checkpoint.safetensors").read_bytes()
+    )
+    monkeypatch.setattr(Path, "unlink", remove_one)
+    while (run_copy / "checkpoint.safetensors").exists():
+        with pytest.raises(_KilledError):
+            begin_directory(run_copy, config)
+        if (run_copy / "checkpoint.safetensors").exists():
+            epochs.append(len(ts.load(run_copy).metrics))
+    assert epochs == [2]
+    assert not (run_copy / "checkpoint.previous.safetensors").exists()
+    assert (run_copy / "metrics.jsonl").exists()  # they go after the checkpoints
+
+
+def test_train__in_a_folder_that_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    config = ts.load_recipe("digits_lt", ["train.epochs=2"])
+
+    def remove(*arguments: object) -> None:
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr("tailshift.training.recorder.Recorder.after_step", remove)
+    with pytest.raises(FileNotFoundError) as error:
+        ts.train(config, output=folder)
+    assert str(error.value) == (
+        f"{folder} is gone: it was removed or moved while the run trained in it. Train "
+        "again, or move it back and resume with "
+        f"`tailshift train --resume --output {folder}`."
+    )
+    assert not folder.exists()

@@ -90,6 +90,8 @@ def save_checkpoint(
     if not is_writer:
         return
     _check_finite(modules, tensors, position)
+    if not path.parent.is_dir():  # it would be made anew, without the rest of the run
+        raise FileNotFoundError(f"There is no folder {path.parent} to write {path} in.")
     notes = {"position": asdict(position), "scaler": dict(scaler or {}), "data": data}
     metadata = {NOTES: json.dumps(notes)}
     write_tensors(path, tensors, metadata, keep=path_before(path))

@@ -245,13 +245,15 @@ def is_run_directory(directory: Path) -> bool:
 
 def begin_directory(directory: Path, config: RunConfig) -> None:
     """Make a run directory, without what an earlier run left in it."""
-    for folder in (PREDICTIONS, TENSORBOARD):
-        shutil.rmtree(directory / folder, ignore_errors=True)
+    # The checkpoints first, the last one last: a process that is killed in between
+    # leaves none to resume from, or all that the metrics of the earlier run belong to.
+    stem, _, suffix = CHECKPOINT.partition(".")
+    for path in sorted(directory.glob(f"{stem}*.{suffix}")):
+        path.unlink()
     for name in (FACTS, FAILURE, WEIGHTS, METRICS, ENVIRONMENT):
         (directory / name).unlink(missing_ok=True)
-    stem, _, suffix = CHECKPOINT.partition(".")
-    for path in directory.glob(f"{stem}*.{suffix}"):
-        path.unlink()
+    for folder in (PREDICTIONS, TENSORBOARD):
+        shutil.rmtree(directory / folder, ignore_errors=True)
     write_json(directory / CONFIG, config.to_mapping())
     write_json(directory / ENVIRONMENT, describe_environment())
 
@@ -309,6 +311,12 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
             where = f" All of the batch's sample ids are in {directory / FAILURE}."
         raise FloatingPointError(f"{error}{where} {_last_good(directory)}") from error
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not directory.is_dir():
+            raise FileNotFoundError(
+                f"{directory} is gone: it was removed or moved while the run trained "
+                "in it. Train again, or move it back and resume with "
+                f"`{resume_command(directory)}`."
+            ) from error
         if error.errno not in _DISK_FAULTS:
             raise
         raise OSError(
