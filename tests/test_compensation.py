@@ -350,3 +350,24 @@ def test_adapt__refuses_an_empty_loader():
         "`loader` must give a batch of images, but gives none. A generator that was "
         "read before is empty."
     )
+
+
+def test_post_compensate__large_logits_in_half_precision():
+    """One number in 32 lies at 65000; a shift of all changes no probability."""
+    logits = torch.tensor([[65000.0, 64990.0], [3.0, 2.0]]).half()
+    given = {"trained_prior": [0.99, 0.01], "target_prior": [0.01, 0.99]}
+    expected = post_compensate(logits.double(), **given).softmax(dim=1)
+    found = post_compensate(logits, **given)
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(
+        found.double().softmax(dim=1), expected, rtol=1e-2, atol=1e-4
+    )
+    assert found[0].argmax() == 1
+
+
+def test_post_compensate__infinite_logits_in_half_precision():
+    logits = torch.tensor([[torch.inf, 3.0, 65504.0], [-torch.inf, 1.0, 65504.0]])
+    found = post_compensate(
+        logits.half(), trained_prior=[0.2, 0.2, 0.6], target_prior=[0.6, 0.2, 0.2]
+    )
+    assert found.softmax(dim=1).tolist() == [[1, 0, 0], [0, 0, 1]]

@@ -16,6 +16,8 @@ from tailshift.targets import Target, as_target_prior
 
 Array = TypeVar("Array", bound=np.generic)
 
+HALF_WHOLE = 1024.0  # above it half precision has whole numbers alone
+
 
 @overload
 def post_compensate(
@@ -100,7 +102,22 @@ def _add(logits: Tensor, ratio: Tensor) -> Tensor:
     ratio = ratio.to(logits.device, torch.promote_types(logits.dtype, torch.float32))
     # A class without target mass is impossible even where its logit is +inf.
     total = torch.where(ratio == -torch.inf, ratio, logits + ratio)
+    if logits.dtype == torch.float16:
+        total = _near_zero(total)
     return total.to(logits.dtype)
+
+
+def _near_zero(total: Tensor) -> Tensor:
+    """Return large logits (…, C) with 0 as the largest: half precision has few there.
+
+    It has one number in 32 at 65000, and none above 65504, so that a compensation
+    would be rounded away or overflow. No probability changes.
+    """
+    top = total.amax(dim=-1, keepdim=True)
+    is_large = (top.abs() > HALF_WHOLE) & top.isfinite()
+    moved = total - torch.where(is_large, top, 0.0)
+    sure = torch.where(total == torch.inf, 0.0, -torch.inf)  # the limit of its softmax
+    return torch.where(top == torch.inf, sure, moved)
 
 
 class SupportsEstimate(Protocol):
