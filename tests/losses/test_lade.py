@@ -171,3 +171,13 @@ def test_lade_module__refuses_logits_of_another_size():
     assert str(error.value) == (
         "`source_prior` has 2 entries but `logits` has 3 classes."
     )
+
+
+@pytest.mark.parametrize("label", [3, -1])
+def test_lade_loss__refuses_a_label_that_is_no_class(label):
+    loss = LADELoss([0.5, 0.3, 0.2], alpha=0.1, lam=0.1)
+    with pytest.raises(ValueError, match="labels") as error:
+        loss(torch.zeros(2, 3), torch.tensor([0, label]))
+    assert str(error.value) == (
+        f"`labels` must lie in 0..2, but {label} is among them."
+    )

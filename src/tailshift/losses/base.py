@@ -276,7 +276,19 @@ def check_batch(
             f"`labels` must have shape ({len(logits)},), one for each row of `{name}`, "
             f"but has shape {tuple(labels.shape)}."
         )
+    # Elsewhere than on the CPU, reading them would make the host wait.
+    if labels.device.type == "cpu" and not torch.compiler.is_compiling():
+        _check_inside(labels, f.shape[1])
     return f, labels.long()
+
+
+def _check_inside(labels: Tensor, num_classes: int) -> None:
+    lowest, highest = (value.item() for value in labels.aminmax())
+    if lowest < 0 or highest >= num_classes:
+        raise ValueError(
+            f"`labels` must lie in 0..{num_classes - 1}, but "
+            f"{lowest if lowest < 0 else highest} is among them."
+        )
 
 
 def as_logits(logits: Tensor, *, name: str = "logits") -> Tensor:
