@@ -9,28 +9,34 @@ import pickle
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import save
 from torch import nn
 from torch.optim import SGD
 
 import tailshift as ts
+from tailshift.cli import main
 from tailshift.config import ConfigError
 from tailshift.data.cifar_files import CIFAR10, read_names, read_split
 from tailshift.data.own_forms import ImageCSV, ImageList
 from tailshift.data.parquet import ImageParquet
+from tailshift.evaluation.results import COLUMNS, read_results, result_rows
 from tailshift.models import build_backbone, load_backbone_weights
 from tailshift.runs.checkpoint import Position, load_checkpoint, save_checkpoint
 from tailshift.runs.run import load_weights, save_weights
 from tailshift.storage import CHECKSUM, NOTES, checksum
+from tailshift.targets import read_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
@@ -76,8 +82,9 @@ PLAIN = st.recursive(
 
 @st.composite
 def strange_json(draw: st.DrawFn, valid: bytes) -> bytes:
-    """Give a valid JSON object with some of its values replaced."""
+    """Give a valid JSON object with some of its values replaced or gone, unsealed."""
     content = json.loads(valid)
+    content.pop(CHECKSUM, None)
     for _ in range(draw(st.integers(1, 3))):
         part = content
         key = draw(st.sampled_from(sorted(part)))
@@ -85,7 +92,16 @@ def strange_json(draw: st.DrawFn, valid: bytes) -> bytes:
             part = part[key]
             key = draw(st.sampled_from(sorted(part)))
         part[key] = draw(PLAIN)
+        if draw(st.booleans()) and len(part) > 1:
+            del part[key]
     return json.dumps(content).encode()
+
+
+@st.composite
+def strange_lines(draw: st.DrawFn, valid: bytes) -> bytes:
+    """Give lines of JSON, each with some of its values replaced or gone."""
+    lines = [draw(strange_json(line)) for line in valid.splitlines()]
+    return b"\n".join([*lines, b""])
 
 
 ENTRIES = (
@@ -164,7 +180,18 @@ def _read_run(path: Path) -> None:
     assert isinstance(run.metrics, list)
     assert isinstance(run.environment, dict)
     run.predictions("val")
+    assert result_rows(run, ["uniform"]) if run.is_finished else True
     run.retarget(ts.priors.uniform(len(run.class_names)))
+
+
+def _predict(path: Path) -> None:
+    """Ask for an image's class as a user would: an answer, or one sentence."""
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
+        arguments = ["tailshift", "predict", str(path.parent), str(IMAGE)]
+        with patch("sys.argv", arguments), pytest.raises(SystemExit) as end:
+            main()
+    assert end.value.code in (0, 2), errors.getvalue()
+    assert "Traceback" not in errors.getvalue()
 
 
 def _read_cifar(path: Path) -> None:
@@ -223,6 +250,9 @@ def _parquet(path: Path) -> None:
 
 RECIPE = Path(ts.__file__).parent / "recipes" / "digits_lt.toml"
 CIFAR = pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "labels": [9]}, protocol=2)
+RESULTS = (",".join(COLUMNS) + "\n" + ",".join(COLUMNS) + "\n").encode()
+IMAGE = Path(mkdtemp()) / "image.png"
+Image.new("L", (8, 8)).save(IMAGE)
 NAMES = pickle.dumps({"label_names": [f"class {c}" for c in range(10)]}, protocol=2)
 TENSORS = (changed, strange_tensors)
 TARGETS = {
@@ -240,6 +270,9 @@ TARGETS = {
         _written(_parquet, "a.parquet"),
         lambda path: ImageParquet().read(path),
     ),
+    "counts": Target("a.csv", b"count\n3\n2\n", read_counts),
+    "counts as JSON": Target("a.json", b"[3, 2, 1]", read_counts),
+    "results": Target("results.csv", RESULTS, read_results),
     "cifar": Target("test_batch", CIFAR, _read_cifar, (changed, strange_pickle)),
     "cifar names": Target(
         "batches.meta",
@@ -279,7 +312,7 @@ RUN_FILES = {
     "config.json": (changed, strange_json),
     "run.json": (changed, strange_json),
     "environment.json": (changed, strange_json),
-    "metrics.jsonl": (changed,),
+    "metrics.jsonl": (changed, strange_lines),
     "weights.safetensors": (changed,),
     "predictions/val.safetensors": (changed,),
 }
@@ -332,8 +365,16 @@ def test_run__ends_in_a_result_or_one_sentence(name: str, run_copy: Path) -> Non
     _fuzz(Target(name, valid, _read_run_of(name), RUN_FILES[name]), run_copy / name, 25)
 
 
+@pytest.mark.parametrize("name", ["config.json", "run.json"])
+def test_predict__ends_in_an_answer_or_one_sentence(name: str, run_copy: Path) -> None:
+    valid = (run_copy / name).read_bytes()
+    _fuzz(Target(name, valid, _predict, RUN_FILES[name]), run_copy / name, EXAMPLES)
+
+
 DEEP = 200_000
 BOMBS = {
+    "counts as JSON": b"[" * DEEP,
+    "results": b"x" * DEEP,
     "recipe": b"[optim]\nlr = " + b"[" * DEEP,
     "cifar": b"\x80\x02}" + b")" + b"\x85" * DEEP + b"K\x01s.",  # a nested tuple as key
     "cifar names": b"\x80\x02]r\xff\xff\xff\x3f.",  # a memo of 10⁹ entries

@@ -66,19 +66,19 @@ class RunFacts(BaseModel):
     in_channels: Annotated[int, Field(ge=1, le=1024)]
     image_size: Annotated[int, Field(ge=1, le=2**16)]
     mean: Annotated[tuple[Finite, ...], Field(strict=False)]
-    """Of the pixels, one a channel."""
-    std: Annotated[tuple[Finite, ...], Field(strict=False)]
+    """Of the pixels: one a channel, or one for all."""
+    std: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], Field(strict=False)]
     data_fingerprint: str
     skipped_images: Count | None = None
 
     def misfits(self, num_stages: int) -> list[str]:
         """Return the keys of values that do not fit the others."""
         fits = {
-            "mean": len(self.mean) == self.in_channels,
+            "mean": len(self.mean) in (1, self.in_channels),
             "source_counts": len(self.source_counts) == len(self.class_names)
             and any(self.source_counts),
             "stage": self.stage < num_stages,
-            "std": len(self.std) == self.in_channels,
+            "std": len(self.std) in (1, self.in_channels),
         }
         return [key for key, is_fit in fits.items() if not is_fit]
 
