@@ -27,7 +27,7 @@ Floats = NDArray[np.float64]
 
 SCALE_RIDGE = 0.01  # on log T: separable data would otherwise send T to 0
 LOWEST = -100.0  # below a row's largest logit; what is lower is as good as impossible
-FIT_BLOCK_ELEMENTS = 2**20
+FIT_BLOCK_ELEMENTS = 2**17  # 1 MB of float64: a block stays in the processor's cache
 FIT_KEPT_ELEMENTS = 2**25  # up to 256 MB of log probabilities are kept while fitting
 
 
@@ -45,7 +45,7 @@ class Calibrator(Protocol):
         """Return calibrated logits of the same kind."""
 
 
-class _Scaling(ABC):
+class Scaling(ABC):
     r"""Logits :math:`e^{a} f + b` fitted by penalised maximum likelihood.
 
     Args:
@@ -65,12 +65,17 @@ class _Scaling(ABC):
         """Fit to held-out logits (N, C) and labels (N,), neither of which changes."""
         f = check_logits(as_tensor(logits, "logits").cpu())
         y = check_sample_labels(as_tensor(labels, "labels").cpu(), f)
+        return self.fit_shifted(f, y, torch.zeros(f.shape[1], dtype=torch.float64))
+
+    def fit_shifted(self, f: Tensor, y: Tensor, shift: Tensor) -> Self:
+        """Fit to logits f + shift (N, C), which are never held in memory at once."""
         num_classes = f.shape[1]
-        kept = list(_log_probs(f, y)) if f.numel() <= FIT_KEPT_ELEMENTS else None
+        keeps = f.numel() <= FIT_KEPT_ELEMENTS
+        kept = list(self._blocks(f, y, shift)) if keeps else None
 
         def objective(x: Floats) -> tuple[float, Floats]:
             a, b = self._unpack(torch.from_numpy(x), num_classes)
-            blocks = _log_probs(f, y) if kept is None else kept
+            blocks = self._blocks(f, y, shift) if kept is None else kept
             loss, grad_a, grad_b = _nll_and_gradient(blocks, a, b)
             penalty, grad_x = self._penalty(x)
             total = grad_x + self._pack(grad_a, grad_b).numpy()
@@ -103,6 +108,16 @@ class _Scaling(ABC):
         g = (self._prepare(f.to(dtype)) * scale + bias).to(f.dtype)
         return g.numpy() if isinstance(logits, np.ndarray) else g
 
+    def _blocks(
+        self, f: Tensor, y: Tensor, shift: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield what is scaled, in float64, and labels, block by block."""
+        rows = max(1, FIT_BLOCK_ELEMENTS // f.shape[1])
+        for start in range(0, len(f), rows):
+            part = f[start : start + rows] + shift
+            part -= part.amax(dim=1, keepdim=True)
+            yield self._prepare(part.clamp_min_(LOWEST)), y[start : start + rows]
+
     def _prepare(self, f: Tensor) -> Tensor:
         return f
 
@@ -122,11 +137,11 @@ class _Scaling(ABC):
         """Return the penalty and its gradient."""
 
 
-CALIBRATORS: Registry[type[_Scaling]] = Registry("calibrator", _Scaling)
+CALIBRATORS: Registry[type[Scaling]] = Registry("calibrator", Scaling)
 
 
 @CALIBRATORS.register("temperature")
-class TemperatureScaling(_Scaling):
+class TemperatureScaling(Scaling):
     r"""Divide logits by one temperature, :math:`f / T` [guo2017].
 
     Attributes:
@@ -161,7 +176,7 @@ class TemperatureScaling(_Scaling):
 
 
 @CALIBRATORS.register("bcts")
-class BiasCorrectedTemperatureScaling(_Scaling):
+class BiasCorrectedTemperatureScaling(Scaling):
     r"""One temperature and a bias a class, :math:`f / T + b_c` (BCTS) [alexandari2020].
 
     The biases make the mean probability of each class that of the held-out labels,
@@ -204,7 +219,7 @@ class BiasCorrectedTemperatureScaling(_Scaling):
 
 
 @CALIBRATORS.register("vector")
-class VectorScaling(_Scaling):
+class VectorScaling(Scaling):
     r"""A scale and a bias a class, :math:`e^{a_c} \log p_c + b_c` [guo2017].
 
     It works on log probabilities, so that a constant added to a row changes nothing,
@@ -240,30 +255,30 @@ class VectorScaling(_Scaling):
         )
 
 
-def _log_probs(f: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield log probabilities in float64 and labels, block by block."""
-    rows = max(1, FIT_BLOCK_ELEMENTS // f.shape[1])
-    for start in range(0, len(f), rows):
-        part = f[start : start + rows].double()
-        part = (part - part.amax(dim=1, keepdim=True)).clamp_min(LOWEST)
-        yield part.log_softmax(dim=1), y[start : start + rows]
-
-
 def _nll_and_gradient(
     blocks: Iterable[tuple[Tensor, Tensor]], a: Tensor, b: Tensor
 ) -> tuple[float, Tensor, Tensor]:
-    """Return the summed NLL of e^a · log p + b and its gradients in a and b."""
+    """Return the summed NLL of softmax(e^a · x + b) and its gradients in a and b.
+
+    A block is read few times, and its exponentials are taken once: this is what fitting
+    takes its time for.
+    """
+    scale = a.exp()
     loss, grad_a, grad_b = 0.0, torch.zeros_like(b), torch.zeros_like(b)
-    for log_probs, labels in blocks:
-        scaled = a.exp() * log_probs
-        log_p = (scaled + b).log_softmax(dim=1)
-        own = torch.arange(len(labels)), labels
-        loss -= log_p[own].sum().item()
-        residual = log_p.exp_()
-        residual[own] -= 1
-        grad_a += (residual * scaled).sum(dim=0)
-        grad_b += residual.sum(dim=0)
-    return loss, grad_a, grad_b
+    for x, labels in blocks:
+        z = torch.addcmul(b, x, scale)  # (rows, C)
+        z -= z.amax(dim=1, keepdim=True)
+        own = labels[:, None]
+        own_z, own_x = z.gather(1, own)[:, 0], x.gather(1, own)[:, 0]
+        weights = z.exp_()
+        total = weights.sum(dim=1)
+        loss += (total.log() - own_z).sum().item()
+        share = total.reciprocal()
+        grad_b += share @ weights
+        grad_b.index_add_(0, labels, torch.ones_like(own_x), alpha=-1)
+        grad_a += share @ weights.mul_(x)
+        grad_a.index_add_(0, labels, own_x, alpha=-1)
+    return loss, scale * grad_a, grad_b
 
 
 def _minimise(

@@ -12,7 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.calibration import CALIBRATORS, Calibrator, ConvergenceWarning
+from tailshift.calibration import (
+    CALIBRATORS,
+    Calibrator,
+    ConvergenceWarning,
+    Scaling,
+)
 from tailshift.checks import ArrayLike, as_tensor, check_logits, check_sample_labels
 from tailshift.compensation import log_prior_ratio
 from tailshift.estimators.posteriors import Logits, Posteriors
@@ -144,7 +149,9 @@ class PriorEstimator(ABC):
             self.trained_prior_, self.source_prior_, num_classes=num_classes
         )
         self.calibrator_ = _make_calibrator(self.calibrator)
-        if self.calibrator_ is not None:
+        if isinstance(self.calibrator_, Scaling):
+            self.calibrator_.fit_shifted(f, y, self._log_ratio)
+        elif self.calibrator_ is not None:
             self.calibrator_.fit(self._at_source(f), y)
         self.labels_ = y
         self._held_out = Posteriors(f, self.posterior, num_classes)

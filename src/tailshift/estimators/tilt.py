@@ -53,26 +53,40 @@ def jackknife_variance(
     if num_groups < 2:
         return 0.0, 1
     group = torch.randperm(n, generator=generator) % num_groups
-    if held_out.num_samples * held_out.num_classes > REFIT_ELEMENTS:
-        calibrator = None
+    kept = group[:, None] != torch.arange(num_groups)  # (n, groups)
     target = _some(samples, generator)
-    known = torch.cat(list(held_out))
-    values = []
-    for k in range(num_groups):
-        kept = group != k
-        again = _calibrated_again(calibrator, known[kept], labels[kept])
-        m = again(known[kept]).mean(dim=0)[:, None].clamp_min(1e-30)
-        values.append(estimate(Posteriors.of(again(target)), m))
+    is_sure = n * held_out.num_classes > REFIT_ELEMENTS
+    if calibrator is None or is_sure:
+        means = held_out.mean(kept.to(torch.uint8)).clamp_min(1e-30)
+        known = Posteriors.of(target)
+        values = [estimate(known, m[:, None]) for m in means.T]
+    else:
+        values = _recalibrated(estimate, target, held_out, labels, calibrator, kept)
     spread = torch.tensor(values, dtype=torch.float64).var(correction=0)
     return (num_groups - 1) * spread.item(), num_groups - 1
 
 
+def _recalibrated(
+    estimate: Callable[[Posteriors, Tensor], float],
+    target: Tensor,
+    held_out: Posteriors,
+    labels: Tensor,
+    calibrator: Calibrator,
+    kept: Tensor,
+) -> list[float]:
+    """Return the estimates without each group, the calibrator fitted anew."""
+    known, values = torch.cat(list(held_out)), []
+    for rows in kept.T:
+        again = _calibrated_again(calibrator, known[rows], labels[rows])
+        m = again(known[rows]).mean(dim=0)[:, None].clamp_min(1e-30)
+        values.append(estimate(Posteriors.of(again(target)), m))
+    return values
+
+
 def _calibrated_again(
-    calibrator: Calibrator | None, posteriors: Tensor, labels: Tensor
+    calibrator: Calibrator, posteriors: Tensor, labels: Tensor
 ) -> Callable[[Tensor], Tensor]:
     """Return what a calibrator fitted to posteriors and labels does to posteriors."""
-    if calibrator is None:
-        return lambda p: p
     fitted = copy.deepcopy(calibrator)
     fitted.fit(posteriors.log(), labels)
 
