@@ -378,8 +378,8 @@ def test_interrupt__twice(tailshift: Command, monkeypatch: pytest.MonkeyPatch) -
         (["report", "none", "-o", "out"], "there is no run directory none."),
         (
             ["evaluate", "none", "--metric", "acuracy"],
-            "unknown metric 'acuracy'; did you mean 'accuracy'? Known: accuracy, many, "
-            "medium, few, top5, macro_f1, ece, classwise_ece, brier, nll",
+            "unknown metric 'acuracy'; did you mean 'accuracy'? Known: accuracy, "
+            "brier, classwise_ece, ece, few, macro_f1, many, medium, nll, top5",
         ),
     ],
 )

@@ -15,12 +15,12 @@ Command = Callable[..., Any]
 
 COUNTS = np.array([400, 100, 30, 8])
 NAMES = (
-    "class_counts",
+    "accuracy_change",
     "average_probability",
+    "class_counts",
     "class_logits",
     "reliability",
     "target_shift",
-    "accuracy_change",
 )
 
 
@@ -60,7 +60,7 @@ def test_figures__of_logits(tailshift: Command) -> None:
     assert (again.code, again.out, again.err) == (
         2,
         "",
-        "error: out/class_counts.svg exists. Replace it (--force) or name another "
+        "error: out/accuracy_change.svg exists. Replace it (--force) or name another "
         "folder.\n",
     )
     options = ("--figure", "reliability", "--force", "-o", "out")
@@ -74,7 +74,7 @@ def test_figures__of_logits_without_priors(tailshift: Command) -> None:
     assert result.code == 0
     lines = result.err.splitlines()
     assert lines[0].startswith("note: a.npz does not say which prior")
-    assert lines[1] == (
+    assert lines[2] == (
         "note: class_counts is left out: the runs do not say how many training images "
         "each class has."
     )

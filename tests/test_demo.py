@@ -62,9 +62,8 @@ def test_run_demo__writes_table_and_report(tmp_path: Path) -> None:
 def test_run_demo__stops_at_an_interrupted_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits_run: ts.Run
 ) -> None:
-    unfinished = ts.Run(
-        digits_run.directory, digits_run.config, {"state": "interrupted"}
-    )
+    facts = digits_run.facts.model_copy(update={"state": "interrupted"})
+    unfinished = ts.Run(digits_run.directory, digits_run.config, facts)
     monkeypatch.setattr(demo, "train", lambda config, output: unfinished)
     with pytest.raises(KeyboardInterrupt):
         run_demo(tmp_path / "demo")

@@ -20,7 +20,7 @@ from tailshift.data import DATASETS
 from tailshift.methods import METHODS
 from tailshift.registry import Origin
 from tailshift.runs.run import resume_command
-from tailshift.training.loop import TrainingProgress
+from tailshift.training.recorder import TrainingProgress
 
 Command = Callable[..., Any]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "my_method.py"
@@ -101,7 +101,7 @@ def test_example__is_a_method_like_any_other(
 
     run = ts.load("run")
     assert len({record.target for record in ts.evaluate(run.predictions())}) == 11
-    assert run.facts["plugins"] == [
+    assert run.facts.plugins == [
         {
             "name": str(EXAMPLE),
             "sha256": hashlib.sha256(EXAMPLE.read_bytes()).hexdigest(),
@@ -215,7 +215,7 @@ def test_entry_point__is_loaded_when_a_name_is_not_ours(
     ]
     command = ("train", "digits_lt", "--method", "tiny", "--set", "train.epochs=1")
     assert tailshift(*command, "--output", "run").code == 0
-    assert ts.load("run").facts["plugins"] == [
+    assert ts.load("run").facts.plugins == [
         {"name": "plugged_tiny", "version": "1.2", "brings": [["method", "tiny"]]}
     ]
     assert resume_command(Path("run")) == "tailshift train --resume --output run"
@@ -328,7 +328,7 @@ def test_data_set_and_sampler_of_a_plugin__work_everywhere(
     assert result.code == 0, result.err
     run = ts.load("run")
     assert run.class_names == ("0", "1")
-    assert run.facts["plugins"][0]["brings"] == [
+    assert run.facts.plugins[0]["brings"] == [
         ["data set", "two_digits"],
         ["sampler", "squared"],
     ]

@@ -9,7 +9,7 @@ import pytest
 
 import tailshift as ts
 from tailshift.evaluation.results import read_results
-from tailshift.paper.reproduce import make_plan
+from tailshift.paper.reproduce import PaperRequest, make_plan
 from tailshift.runs.index import find_runs
 
 Command = Callable[..., Any]
@@ -50,9 +50,9 @@ def test_own_recipe__is_reported_and_started_from(tailshift: Command, run: str) 
 def test_own_recipe__does_not_disturb_reproduce(tailshift: Command, run: str) -> None:
     said: list[str] = []
     assert len(find_runs(Path("runs"), said.append)) == 1
-    plan = make_plan("table5", announce=said.append)
+    plan = make_plan(PaperRequest("table5"), announce=said.append)
     assert said == []
-    assert not any(plan.runs.values())
+    assert not any(plan.found.values())
 
 
 def test_strange_recipe__is_never_a_path(tailshift: Command, run: str) -> None:

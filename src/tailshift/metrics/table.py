@@ -100,6 +100,11 @@ class Metric:
 
     @property
     def sentence(self) -> str:
+        """The heading, as lists show it."""
+        return f"{self.heading}."
+
+    @property
+    def heading(self) -> str:
         """The title with its unit, or the way that is better."""
         return f"{self.title} {'in %' if self.is_percent else '(less is better)'}"
 

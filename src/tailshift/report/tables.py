@@ -226,7 +226,7 @@ def _terminal_cell(row: TableRow, column: str, best: set[str], gap: str = " ") -
 
 def _heading(summaries: Sequence[Summary]) -> str:
     """Return the score that the summaries are of; all of one."""
-    return METRICS.get(summaries[0].metric if summaries else "accuracy").sentence
+    return METRICS.get(summaries[0].metric if summaries else "accuracy").heading
 
 
 def to_markdown(summaries: Iterable[Summary]) -> str:
