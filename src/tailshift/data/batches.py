@@ -171,6 +171,9 @@ class Loader(ABC):
             return batches
         return map(self._with_all_labels, batches, requests)
 
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
+        """End what works beside this process; another epoch begins it anew."""
+
     def _with_all_labels(self, batch: Batch, request: Request) -> Batch:
         all_ids = torch.from_numpy(request.all_ids)
         return batch._replace(all_labels=self.plan.labels[all_ids])
@@ -192,6 +195,9 @@ class Batches(Protocol):
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
         """Yield the epoch's batches, from `start_batch` on."""
+
+    def close(self) -> None:
+        """End what works beside this process."""
 
 
 class StackedLoader:
@@ -231,6 +237,11 @@ class StackedLoader:
                 for part in range(3)
             )
             yield Batch(images, labels, sample_ids, _all_labels(batches))
+
+    def close(self) -> None:
+        """Close all of the loaders."""
+        for loader in self.loaders:
+            loader.close()
 
 
 def _all_labels(batches: Sequence[Batch]) -> Tensor | None:

@@ -2,10 +2,13 @@
 
 import hashlib
 import math
+import multiprocessing
 import os
 import signal
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -51,6 +54,8 @@ class FileLoader(Loader):
     Each image's transform draws from a generator seeded by a hash of (seed, epoch,
     sample, occurrence), so batches are the same for any number of workers or ranks,
     and from any batch on; no other generator is touched.
+
+    Workers live on between epochs, until the loader is closed (`contextlib.closing`).
 
     An image that cannot be read stops the epoch with its name or, with `skip_broken`,
     is left out: its batch is that much smaller. A warning at the epoch's end says how
@@ -101,8 +106,7 @@ class FileLoader(Loader):
             loaded = next(batches)
             fault = self._fault(loaded, request)
             if fault:
-                self._workers = None
-                del batches  # the workers end before anybody sees the error
+                self.close()  # the workers end before anybody sees the error
                 raise ValueError(fault)
             ids = torch.from_numpy(loaded.sample_ids)
             yield Batch(loaded.images, self.plan.labels[ids], ids)
@@ -110,6 +114,13 @@ class FileLoader(Loader):
                 raise RuntimeError("a loader serves one epoch at a time.")
         if len(self.broken) > known:
             self._warn()
+
+    def close(self) -> None:
+        """End the workers: they are told to stop, and ended if they do not."""
+        workers, self._workers = self._workers, None
+        iterator: Any = getattr(workers, "_iterator", None)  # of persistent workers
+        if iterator is not None:
+            iterator._shutdown_workers()  # there is no public way
 
     def _start(self, requests: list[Request]) -> Iterator[_Loaded]:
         """Return what the workers, which live on between epochs, load of these."""
@@ -121,11 +132,12 @@ class FileLoader(Loader):
                 sampler=self._requests,
                 num_workers=self._num_workers,
                 collate_fn=_unchanged,
-                worker_init_fn=_ignore_interrupts,
+                worker_init_fn=_obey_parent,
                 persistent_workers=self._num_workers > 0,
                 generator=torch.Generator(),  # else an epoch draws from the global one
             )
-        return iter(self._workers)
+        with _holding_signals():
+            return iter(self._workers)
 
     def _fault(self, loaded: _Loaded, request: Request) -> str:
         """Keep why images were left out; return what is wrong where they may not be."""
@@ -234,10 +246,44 @@ def _unchanged(loaded: Any) -> Any:
     return loaded
 
 
-def _ignore_interrupts(worker: int) -> None:
-    """Leave Ctrl-C and SIGTERM to the main process, which ends its step first."""
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def _holding_signals() -> Iterator[None]:
+    """Hold back Ctrl-C and SIGTERM: a worker that is forked begins with them blocked.
+
+    Otherwise one that comes before the worker is ready would run its parent's handler.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _obey_parent(worker: int) -> None:
+    """Leave Ctrl-C and SIGTERM to the main process, which ends its step first.
+
+    A terminal and a scheduler send them to every process. The worker ends when SIGTERM
+    comes from its parent, or when that is gone.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(signal, "sigtimedwait"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # for the thread to receive
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent, started_by = multiprocessing.parent_process(), os.getppid()
+    while os.getppid() == started_by:
+        told = signal.sigtimedwait([signal.SIGTERM], 1.0)
+        if told is not None and parent is not None and told.si_pid == parent.pid:
+            break
+    os._exit(0)
 
 
 @dataclass(frozen=True, eq=False)

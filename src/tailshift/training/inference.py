@@ -1,6 +1,7 @@
 """What a network gives for all images of a split."""
 
 import math
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,14 +47,15 @@ def outputs(
     precision = fabric.strategy.precision
     module.eval()
     given, labels = [], []
-    for batch in loader.epoch(0):
-        images = precision.convert_input(batch.images.to(fabric.device))
-        with fabric.autocast():
-            output = of_any_batch(module, images)
-        output = output.to(torch.promote_types(output.dtype, torch.float32))
-        ids, output = gather_batch(batch.sample_ids, output, fabric, config)
-        given.append(output)
-        labels.append(split.labels[ids])
+    with closing(loader):
+        for batch in loader.epoch(0):
+            images = precision.convert_input(batch.images.to(fabric.device))
+            with fabric.autocast():
+                output = of_any_batch(module, images)
+            output = output.to(torch.promote_types(output.dtype, torch.float32))
+            ids, output = gather_batch(batch.sample_ids, output, fabric, config)
+            given.append(output)
+            labels.append(split.labels[ids])
     return torch.cat(given), torch.cat(labels)
 
 

@@ -1,5 +1,6 @@
 """Ctrl-C and pre-emption as requests: the step under way is finished and saved."""
 
+import atexit
 import signal
 import threading
 from collections.abc import Iterator
@@ -41,6 +42,8 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
         request.is_set = True
         request.is_preemption |= signum == signal.SIGTERM
         signal.signal(signum, previous[signum])
+        # Keys pressed while Python ends would print a traceback, or change the code.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
     if threading.current_thread() is not threading.main_thread():
         yield request  # only the main thread may set handlers

@@ -1,7 +1,7 @@
 """From a configuration to a finished run directory."""
 
 import dataclasses
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +131,7 @@ def train_stages(
         if len(stages) > 1:
             title += f" · {stage.title}"
         with (
+            closing(trainer.loader),
             training_progress(title, trainer.num_steps, done=trainer.step) as progress,
             anomalies(recorder),
         ):
