@@ -1,9 +1,11 @@
 import io
+import os
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from tailshift.data import images as images_module
 from tailshift.data.images import (
     BrokenImageError,
     ImageFiles,
@@ -45,6 +47,81 @@ def test_decode_image__palette_with_transparency():
     image.putpalette([9, 8, 7])
     image.save(file, "PNG", transparency=b"\x00\x80")
     assert np.asarray(decode_image(file.getvalue()))[0, 0].tolist() == [9, 8, 7]
+
+
+def test_decode_image__is_upright():
+    """A camera that is held sideways notes it; every door shows what it saw."""
+    upright = np.zeros((20, 30, 3), dtype=np.uint8)
+    upright[:10, :10] = 255  # white at the top left
+    for orientation, turn in ((1, 0), (3, 2), (6, 1), (8, 3)):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for suffix in ("JPEG", "PNG", "WEBP", "TIFF"):
+            encoded = _encoded(np.rot90(upright, turn), suffix, exif=exif)
+            shown = np.asarray(decode_image(encoded))
+            assert shown.shape == upright.shape, (orientation, suffix)
+            assert abs(shown.astype(int) - upright).mean() < 8, (orientation, suffix)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_decode_image__damaged_exif_data_do_not_matter():
+    pixels = np.full((8, 8, 3), 90, dtype=np.uint8)
+    exif = b"Exif\x00\x00MM\x00\x2a\x00\x00\xff\xff\x00"
+    assert decode_image(_encoded(pixels, "JPEG", exif=exif)).size == (8, 8)
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
+
+
+def test_load_image__starts_no_program(tmp_path):
+    """Pillow would hand Encapsulated PostScript to Ghostscript, whatever its name."""
+    (tmp_path / "a.png").write_bytes(EPS)
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.format == "EPS"
+    with pytest.raises(BrokenImageError) as error:
+        load_image(ImageFiles(tmp_path, ("a.png",)), 0)
+    assert str(error.value) == "is not an image of a known format"
+
+
+def test_load_image__opens_regular_files_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")  # to open it would wait for a writer
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    (tmp_path / "folder.png").mkdir()
+    files = ImageFiles(tmp_path, ("pipe.png", "device.png", "folder.png"))
+    for i in range(3):
+        with pytest.raises(BrokenImageError) as error:
+            load_image(files, i)
+        assert str(error.value) == "is not a regular file"
+
+
+def test_load_image__a_huge_file_is_not_read(tmp_path):
+    with (tmp_path / "a.png").open("wb") as file:
+        file.truncate(2**40)  # without taking any room
+    with pytest.raises(BrokenImageError) as error:
+        load_image(ImageFiles(tmp_path, ("a.png",)), 0)
+    assert str(error.value) == (
+        "has 1,099,511,627,776 bytes, more than the 536,870,912 that are read"
+    )
+
+
+def test_load_image__too_many_pixels(tmp_path, write_image, monkeypatch):
+    monkeypatch.setattr(images_module, "MOST_PIXELS", 1279)
+    write_image(tmp_path / "a.png", size=(40, 32))
+    with pytest.raises(BrokenImageError) as error:
+        load_image(ImageFiles(tmp_path, ("a.png",)), 0)
+    assert str(error.value) == (
+        "has 40 × 32 pixels, more than the 1,279 that are decoded"
+    )
+
+
+def test_load_image__floating_point(tmp_path):
+    Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "a.tif")
+    with pytest.raises(BrokenImageError) as error:
+        load_image(ImageFiles(tmp_path, ("a.tif",)), 0)
+    assert str(error.value) == (
+        "has pixels in floating point, whose range is not known; save it with 8 or 16 "
+        "bits"
+    )
 
 
 def test_load_image__broken_in_three_ways(tmp_path, write_image):

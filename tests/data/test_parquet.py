@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 
 import pytest
@@ -116,11 +117,12 @@ def test_load__faults(tmp_path, encoded):
     assert str(error.value) == (
         f"`{file}` split train row 2 must have a label in 0..1, but has -1."
     )
-    file = _write(tmp_path / "b.parquet", [*images, None], ["cat"] * 4)
+    labels = ["cat"] * 3 + ["dog"] * 4
+    file = _write(tmp_path / "b.parquet", [*images, *images, None], labels)
     with pytest.raises(FileNotFoundError) as missing:
         ImageParquet(path=str(file), val_fraction=0, test_fraction=0.25).load()
     assert str(missing.value) == (
-        f"`{file}, train row 3` is missing, one of 1 missing of the 3 images of train. "
+        f"`{file}, train row 6` is missing, one of 1 missing of the 2 images of test. "
         "Fetch it again, or leave such images out with data.skip_broken=true."
     )
     file = _write(tmp_path / "test-0.parquet", images, [0, 1, 1])
@@ -142,4 +144,13 @@ def test_load__without_pyarrow(tmp_path, monkeypatch):
     assert str(error.value) == (
         "Parquet tables need the package pyarrow, which is not installed. Install it "
         "with `pip install tailshift[datasets]`."
+    )
+
+
+def test_read__a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="regular") as error:
+        ImageParquet(path=str(tmp_path)).read(tmp_path)
+    assert str(error.value) == (
+        f"`{tmp_path / 'a.parquet'}` must be a regular file, but is not one."
     )

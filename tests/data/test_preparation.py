@@ -61,7 +61,8 @@ def test_preparation__size_before_cropping(image_size, resized):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": 0}, "`image_size` must be >= 1, but is 0."),
+        ({"image_size": 0}, "`image_size` must be in 1..2048, but is 0."),
+        ({"image_size": 60000}, "`image_size` must be in 1..2048, but is 60000."),
         ({"jitter": 1.5}, "`jitter` must be in [0, 1], but is 1.5."),
     ],
 )

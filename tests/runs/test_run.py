@@ -266,6 +266,7 @@ def test_save_weights__of_a_network_that_shares_some(tmp_path: Path) -> None:
             "`image_size` '8' and `in_channels` 1000000000",
         ),
         ({"image_size": 0}, "`image_size` 0"),
+        ({"image_size": 60_000}, "`image_size` 60000"),
         ({"source_counts": [1, 2]}, "`source_counts` [1, 2]"),
         ({"source_counts": [0] * 10}, "`source_counts` [0, 0, 0, 0, 0, 0, ...]"),
         ({"mean": [0.5, 0.5]}, "`mean` [0.5, 0.5]"),

@@ -1,7 +1,9 @@
 """Encoded images, one by one: where they are, how they are read and prepared."""
 
 import io
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -9,8 +11,20 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
+"""What is decoded, whatever a file is called; others of Pillow start programs (EPS)."""
+
+MOST_BYTES = 2**29
+"""Of a file that is taken for an image."""
+
+MOST_PIXELS = 120_000_000
+"""Of an image, before it is resized."""
+
+MOST_SIZE = 2048
+"""Height and width that images are resized to, at most."""
 
 
 class EncodedImages(Protocol):
@@ -66,7 +80,7 @@ class ImageFiles:
 
     def read(self, i: int) -> bytes:
         """Return what the file of image i holds."""
-        return (self.root / self.paths[i]).read_bytes()
+        return read_regular(self.root / self.paths[i])
 
     def subset(self, rows: NDArray[np.int64]) -> "ImageFiles":
         """Return the files of some rows."""
@@ -95,14 +109,47 @@ class BrokenImageError(ValueError):
     """An image cannot be read; the text says why, to follow its name."""
 
 
-def load_image(images: EncodedImages, i: int) -> Image.Image:
-    """Return image i, decoded, in RGB.
+def read_regular(path: Path) -> bytes:
+    """Return what a file holds, but nothing of a pipe, a device or a huge file.
+
+    Raises:
+        BrokenImageError: If it is one of them.
+    """
+    facts = path.stat()  # of what a link leads to
+    if not stat.S_ISREG(facts.st_mode):
+        raise BrokenImageError("is not a regular file")
+    check_num_bytes(facts.st_size)
+    with path.open("rb") as file:
+        return file.read(facts.st_size + 1)  # no more, if it grows meanwhile
+
+
+def check_num_bytes(num_bytes: int) -> None:
+    """Refuse a file that is too long to be read for an image."""
+    if num_bytes > MOST_BYTES:
+        raise BrokenImageError(
+            f"has {num_bytes:,} bytes, more than the {MOST_BYTES:,} that are read"
+        )
+
+
+def decode_image(encoded: bytes) -> Image.Image:
+    """Return an encoded image in RGB, upright."""
+    return to_rgb(open_image(encoded))
+
+
+def load_image(
+    images: EncodedImages,
+    i: int,
+    decode: Callable[[bytes], Image.Image] = decode_image,
+) -> Image.Image:
+    """Return image i, decoded.
 
     Raises:
         BrokenImageError: If it is missing or cannot be decoded.
     """
     try:
-        return decode_image(images.read(i))
+        return decode(images.read(i))
+    except BrokenImageError:
+        raise
     except FileNotFoundError:
         raise BrokenImageError("is missing") from None
     except UnidentifiedImageError:
@@ -111,9 +158,37 @@ def load_image(images: EncodedImages, i: int) -> Image.Image:
         raise BrokenImageError(f"cannot be read ({error})") from error
 
 
-def decode_image(encoded: bytes) -> Image.Image:
-    """Return an image in RGB; 16-bit grey keeps its upper 8 bits, alpha is dropped."""
-    image: Image.Image = Image.open(io.BytesIO(encoded))
+def open_image(encoded: bytes) -> Image.Image:
+    """Return an image in the mode it is kept in, turned as its EXIF data says.
+
+    Raises:
+        BrokenImageError: If it is too large.
+    """
+    check_num_bytes(len(encoded))
+    image: Image.Image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+    width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise BrokenImageError(
+            f"has {width} × {height} pixels, more than the {MOST_PIXELS:,} that are "
+            "decoded"
+        )
+    image.load()
+    with suppress(Exception):  # EXIF data may be damaged where the image is not
+        ImageOps.exif_transpose(image, in_place=True)
+    return image
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Return an image in RGB; 16-bit grey keeps its upper 8 bits, alpha is dropped.
+
+    Raises:
+        BrokenImageError: If its pixels are in floating point.
+    """
+    if image.mode == "F":
+        raise BrokenImageError(
+            "has pixels in floating point, whose range is not known; save it with 8 or "
+            "16 bits"
+        )
     if image.mode == "I" or image.mode.startswith("I;16"):
         grey = np.asarray(image).clip(0, 65535) // 256
         image = Image.fromarray(grey.astype(np.uint8))
@@ -153,8 +228,10 @@ class Preparation:
     """Brightness, contrast and saturation vary by this share, in training."""
 
     def __post_init__(self) -> None:
-        if self.image_size < 1:
-            raise ValueError(f"`image_size` must be >= 1, but is {self.image_size}.")
+        if not 1 <= self.image_size <= MOST_SIZE:
+            raise ValueError(
+                f"`image_size` must be in 1..{MOST_SIZE}, but is {self.image_size}."
+            )
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"`jitter` must be in [0, 1], but is {self.jitter:g}.")
 

@@ -149,6 +149,9 @@ def parquet_files(path: Path) -> list[Path]:
     files = sorted(path.rglob("*.parquet"))
     if not files:
         raise FileNotFoundError(f"there is no Parquet file `{path}`, nor any in it.")
+    for file in files:
+        if not file.is_file():  # a pipe would be waited for
+            raise ValueError(f"`{file}` must be a regular file, but is not one.")
     return files
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
+from tailshift.data.images import MOST_SIZE
 from tailshift.estimators import adapt
 from tailshift.metrics import class_groups
 from tailshift.models import Classifier
@@ -64,7 +65,7 @@ class RunFacts(BaseModel):
     class_names: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     source_counts: Annotated[tuple[Count, ...], Field(strict=False)]
     in_channels: Annotated[int, Field(ge=1, le=1024)]
-    image_size: Annotated[int, Field(ge=1, le=2**16)]
+    image_size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
     mean: Annotated[tuple[Finite, ...], Field(strict=False)]
     """Of the pixels: one a channel, or one for all."""
     std: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], Field(strict=False)]
