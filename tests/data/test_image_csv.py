@@ -29,6 +29,15 @@ def test_read__quirks(write):
     assert found.splits["train"].images.root == file.parent
 
 
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_read__as_spreadsheets_and_windows_write_it(write, delimiter):
+    rows = [["label", "path", "price"], ["a, b", r"birds\kea.jpg", "1,5"]]
+    file = write("".join(delimiter.join(row) + "\r\n" for row in rows))
+    found = _read(file)
+    assert found.class_names == ("a, b",)
+    assert found.splits["train"].images.paths == ("birds/kea.jpg",)
+
+
 def test_read__splits(write, tmp_path):
     file = write(
         "path,label,split\na.jpg,7,train\nb.jpg,10,Train\nc.jpg,7,test\n"
@@ -65,8 +74,8 @@ def test_load__trains_on_what_it_lists(write, tmp_path, write_image):
             "must have the columns path and label, but has file, label.",
         ),
         (
-            "path;label\na.jpg;1\n",
-            "must have the columns path and label, but has path;label.",
+            "file;label\na.jpg;1\n",
+            "must have the columns path and label, but has file, label.",
         ),
         ("path,label\n", "must list images, one a row, but is empty."),
         ("path,label\na.jpg,\n", "line 2 must have a label, but it is empty."),
@@ -74,12 +83,12 @@ def test_load__trains_on_what_it_lists(write, tmp_path, write_image):
         (
             "path,label\na.jpg\n",
             "line 2 must have as many fields as the heading, but has fewer. Put quotes "
-            "around commas in a field.",
+            "around a field that holds the character between fields.",
         ),
         (
             "path,label\na, b.jpg,cat\n",
             "line 2 must have as many fields as the heading, but has more. Put quotes "
-            "around commas in a field.",
+            "around a field that holds the character between fields.",
         ),
         (
             "path,label,split\na.jpg,cat,dev\n",
@@ -96,6 +105,11 @@ def test_load__trains_on_what_it_lists(write, tmp_path, write_image):
         (
             "path,label\na.jpg,1\n\nb.jpg,1\na.jpg,2\n",
             "line 5 names a.jpg again, which stands in line 2. Remove one of the two.",
+        ),
+        (
+            "path,label\n..\\a.jpg,1\n",
+            "line 2 must name a path inside the image folder, but names ../a.jpg. "
+            "Write it relative to that folder, without `..`.",
         ),
         (
             "path,label\n../a.jpg,1\n",

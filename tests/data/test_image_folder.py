@@ -1,12 +1,14 @@
 import pytest
 
 from tailshift.data import ImageFolder
+from tailshift.data.own_forms import UnreadFilesWarning
 
 
 def _read(path):
     return ImageFolder(path=str(path)).read(path)
 
 
+@pytest.mark.filterwarnings("ignore::tailshift.data.own_forms.UnreadFilesWarning")
 def test_read__classes(tmp_path, write_image):
     for path in ("cat/1.jpg", "cat/deep/er/2.PNG", "dog/1.webp", "Bear/1.JPEG"):
         write_image(tmp_path / path)
@@ -40,6 +42,39 @@ def test_load__given_splits_are_not_held_out(tmp_path, write_image):
             write_image(tmp_path / split / "b" / f"{i}.jpg")
     data = ImageFolder(path=str(tmp_path)).load()
     assert (len(data.train), len(data.val), len(data.test)) == (18, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "test"), [("Train", "VAL", "Test"), ("training", "Valid", "TEST")]
+)
+def test_read__splits_in_any_case(tmp_path, write_image, train, val, test):
+    for folder in (train, val, test):
+        for name in ("cat", "dog"):
+            write_image(tmp_path / folder / name / "1.jpg")
+    found = _read(tmp_path)
+    assert sorted(found.splits) == ["test", "train", "val"]
+    assert found.class_names == ("cat", "dog")
+    assert found.splits["val"].images.paths == (f"{val}/cat/1.jpg", f"{val}/dog/1.jpg")
+
+
+def test_read__names_and_counts_what_is_not_read(tmp_path, write_image):
+    for name in ("cat/1.jpg", "dog/1.jpg"):
+        write_image(tmp_path / name)
+    for name in ("cat/2.HEIC", "dog/2.heic", "dog/3.avif", "dog/notes"):
+        (tmp_path / name).touch()
+    with pytest.warns(UnreadFilesWarning) as warned:
+        assert len(_read(tmp_path).splits["train"]) == 2
+    assert [str(warning.message) for warning in warned] == [
+        f"`{tmp_path}` holds files that are not read: 2 .heic, 1 .avif, 1 notes. Save "
+        "images among them in another format (.jpg, .jpeg, .png …)."
+    ]
+    (tmp_path / "cat" / "1.jpg").unlink()
+    with pytest.raises(ValueError, match="must hold") as error:
+        _read(tmp_path)
+    assert str(error.value) == (
+        f"`{tmp_path / 'cat'}` must hold images (.jpg, .jpeg, .png …), but holds none "
+        "but 1 .heic, which are not read. Add some, or remove the folder."
+    )
 
 
 def test_read__a_class_called_train(tmp_path, write_image):

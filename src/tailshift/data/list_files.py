@@ -112,7 +112,13 @@ def _is_integer(text: str) -> bool:
 
 
 def checked_path(path: str, where: str) -> str:
-    """Return a path with forward slashes; refuse one that leaves the image folder."""
+    r"""Return a path with forward slashes; refuse one that leaves the image folder.
+
+    Example:
+        >>> checked_path(r"birds\kea.jpg", "line 1")  # as Windows writes it
+        'birds/kea.jpg'
+    """
+    path = path.replace("\\", "/")
     if not is_inside(path):
         raise ValueError(
             f"{where} must name a path inside the image folder, but names "

@@ -3,6 +3,8 @@
 import csv
 import io
 import os
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +58,10 @@ class ImageCSV(OwnImages):
         return Found(splits, class_names)
 
 
+DELIMITERS = ",;\t"
+"""Between the fields of a CSV; spreadsheets of many countries write a semicolon."""
+
+
 class Row(NamedTuple):
     """One image of a CSV."""
 
@@ -73,7 +79,10 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def _read_rows(file: Path) -> list[Row]:
-    reader = csv.DictReader(io.StringIO(read_text(file), newline=""))
+    text = read_text(file)
+    heading = text.partition("\n")[0]
+    delimiter = max(DELIMITERS, key=heading.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)
     columns = [column.strip() for column in reader.fieldnames or []]
     if not {"path", "label"} <= set(columns):
         raise ValueError(
@@ -95,8 +104,8 @@ def _checked_row(values: dict[str | None, str | None], where: str) -> Row:
     if None in values or None in values.values():
         raise ValueError(
             f"{where} must have as many fields as the heading, but has "
-            f"{'more' if None in values else 'fewer'}. Put quotes around commas in a "
-            "field."
+            f"{'more' if None in values else 'fewer'}. Put quotes around a field that "
+            "holds the character between fields."
         )
     fields = {column: (values.get(column) or "").strip() for column in Row._fields}
     for column in ("path", "label"):
@@ -149,13 +158,16 @@ class ImageFolder(OwnImages):
 def split_folders(path: Path) -> dict[str, Path]:
     """Return the folder of each split; all is ``train`` where there are no splits.
 
-    A folder ``train`` that itself holds no folder is a class of that name.
+    A folder ``train`` (or ``Train``, ``training``) that itself holds no folder is a
+    class of that name.
     """
-    if not subfolders(path / "train"):
+    names = {
+        folder: SPLIT_NAMES.get(folder.name.lower()) for folder in subfolders(path)
+    }
+    if not any(name == "train" and subfolders(f) for f, name in names.items()):
         return {"train": path}
     found: dict[str, Path] = {}
-    for folder in subfolders(path):
-        name = SPLIT_NAMES.get(folder.name)
+    for folder, name in names.items():
         if name is None:
             raise ValueError(
                 f"`{folder}` must be a split (train, val or test), because `{path}` "
@@ -186,32 +198,64 @@ def read_classes(
 ) -> FileSplit:
     """Return the images of all classes; paths are from `root`."""
     index = {name: c for c, name in enumerate(class_names)}
-    paths, labels = list[str](), list[int]()
+    paths, labels, unread = list[str](), list[int](), Counter[str]()
     for class_folder in subfolders(folder):
         if class_folder.name not in index:
             raise ValueError(
                 f"`{class_folder}` must be a class of the training split, but that has "
                 f"no folder {class_folder.name}."
             )
-        files = image_files(class_folder)
+        files, others = list_files(class_folder)
+        unread += others
         if not files and not may_lack:
+            there = f" but {_counted(others)}, which are not read" if others else ""
             raise ValueError(
                 f"`{class_folder}` must hold images ({', '.join(EXTENSIONS[:3])} …), "
-                "but holds none. Add some, or remove the folder."
+                f"but holds none{there}. Add some, or remove the folder."
             )
         paths += [file.relative_to(root).as_posix() for file in files]
         labels += [index[class_folder.name]] * len(files)
+    _warn_of_unread(folder, unread)
     return FileSplit(ImageFiles(root, tuple(paths)), torch.tensor(labels).long())
 
 
 def image_files(folder: Path) -> list[Path]:
     """Return the images in a folder and below, by path, without hidden ones."""
-    return sorted(
-        Path(place) / name
-        for place, _, names in os.walk(folder)
-        for name in names
-        if name.lower().endswith(EXTENSIONS) and not name.startswith(".")
-    )
+    files, unread = list_files(folder)
+    _warn_of_unread(folder, unread)
+    return files
+
+
+def list_files(folder: Path) -> tuple[list[Path], Counter[str]]:
+    """Return the images in a folder and below, and how many others by their ending."""
+    files, others = list[Path](), Counter[str]()
+    for place, _, names in os.walk(folder):
+        for name in names:
+            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
+                files.append(Path(place) / name)
+            elif not name.startswith("."):
+                others[Path(name).suffix.lower() or name] += 1
+    return sorted(files), others
+
+
+class UnreadFilesWarning(UserWarning):
+    """A folder of images holds files of formats that are not read."""
+
+
+def _warn_of_unread(folder: Path, unread: Counter[str]) -> None:
+    if unread:
+        warnings.warn(
+            f"`{folder}` holds files that are not read: {_counted(unread)}. Save "
+            f"images among them in another format ({', '.join(EXTENSIONS[:3])} …).",
+            UnreadFilesWarning,
+            stacklevel=4,
+        )
+
+
+def _counted(endings: Counter[str]) -> str:
+    """Return numbers and endings, the most frequent first."""
+    most = [f"{count} {shown(ending)}" for ending, count in endings.most_common(5)]
+    return ", ".join([*most, "…"] if len(endings) > 5 else most)
 
 
 @DATASETS.register("list")
