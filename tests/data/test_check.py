@@ -1,3 +1,5 @@
+import os
+
 import pytest
 
 from tailshift.data import ImageCSV, PlacesLT, check, check_data
@@ -15,12 +17,50 @@ def test_check_data__a_sound_folder(folder):
     result = check_data(f"folder:{folder}")
     assert result.is_sound
     assert result.summary[:-1] == (
-        "folder: 2 classes",
+        "folder: 2 classes (cat, dog)",
         "train: 21 images, 7 to 14 a class, 21 decoded",
         "val: 3 images, 1 to 2 a class, 3 decoded",
         "test: 6 images, 2 to 4 a class, 6 decoded",
+        "sizes: 40 × 32 pixels; modes: 30 RGB",
+        "what the network sees: resized to 32 × 32 pixels; in training shifted by up "
+        "to 4, not mirrored",
     )
     assert result.summary[-1].startswith("fingerprint of the training split: ")
+
+
+def test_check_data__sizes_modes_and_many_classes(tmp_path, write_image):
+    for c in range(7):
+        for i in range(4):
+            size, mode = (300 + 10 * c, 200 + 10 * i), "L" if c == 6 else "RGB"
+            write_image(tmp_path / f"class {c}" / f"{i}.png", size=size, mode=mode)
+    summary = check_data(f"folder:{tmp_path}").summary
+    assert summary[0] == (
+        "folder: 7 classes (class 0, class 1, class 2, class 3, class 4, …)"
+    )
+    assert summary[4:6] == (
+        "sizes: 300 × 200 to 360 × 230, median 310 × 230 pixels; modes: 24 RGB, 4 L",
+        "what the network sees: resized to 224 × 224 pixels, the middle of the image; "
+        "in training cropped at random to 35% to 100% of the area, not mirrored",
+    )
+
+
+def test_check_data__one_class(tmp_path, write_image):
+    for i in range(4):
+        write_image(tmp_path / "cat" / f"{i}.png")
+    assert check_data(f"folder:{tmp_path}").faults == (
+        f"`{tmp_path}` must have images of two classes at least, but has one class, "
+        "'cat'.",
+    )
+
+
+@pytest.mark.filterwarnings("ignore::tailshift.data.own_forms.UnreadFilesWarning")
+def test_check_data__a_pipe_and_a_program_among_the_images(folder):
+    os.mkfifo(folder / "cat" / "pipe.png")
+    (folder / "dog" / "page.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%EOF\n")
+    assert set(check_data(f"folder:{folder}").faults) == {
+        f"`{folder / 'cat' / 'pipe.png'}` is not a regular file.",
+        f"`{folder / 'dog' / 'page.png'}` is not an image of a known format.",
+    }
 
 
 def test_check_data__missing_and_broken_images(tmp_path, write_image):

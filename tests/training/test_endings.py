@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(
 SECONDS = 60.0  # with torch's imports, on a busy machine
 CTRL_C = b"\x03"
 MAIN = "import tailshift.cli; tailshift.cli.main()"
+NO_COLLECTION = "import gc; gc.disable()\n"  # nothing is closed by chance
 SLOW_CHECKPOINT = """
 import time
 from tailshift.training import recorder
@@ -145,13 +146,13 @@ def _are_gone(pids: list[int], within: float = 10.0) -> bool:
 
 
 def test_train__ends_when_its_work_is_done(start: Start) -> None:
-    process = start("train.epochs=2")
+    process = start("train.epochs=2", before=NO_COLLECTION)
     assert process.end() == 0
     assert process.text.splitlines()[-1] == "run"
 
 
 def test_train__one_interruption_saves_and_ends(start: Start) -> None:
-    process = start("train.epochs=10000")
+    process = start("train.epochs=10000", before=NO_COLLECTION)
     workers = process.workers()
     process.press(CTRL_C)
     assert process.end(within=30) == 130
