@@ -2,6 +2,7 @@
 
 import csv
 import html
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import tailshift as ts
-from tailshift.data import DATASETS
+from tailshift.data import DATASETS, Preparation
 from tailshift.models import timm_backbone
 from tailshift.report.style import plain
 
@@ -101,12 +102,19 @@ def test_train__a_folder_and_nothing_else(
     monkeypatch.setattr(timm_backbone, "hub_is_reachable", lambda: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     images = folder(names=NAMES[:4])
-    result = tailshift("train", "--data", f"folder:{images}", "--set", "train.epochs=1")
+    command = ("train", "--data", f"folder:{images}", "--set", "train.epochs=1")
+    result = tailshift(*command)
+    assert (result.code, result.err) == (0, "")
+    assert ts.load("runs/own_images/lade-seed0").config.model.name == "resnet32"
+    assert tailshift(*command, "--resume").code == 0  # "auto" is the same network
+    large = ("--set", "data.image_size=96", "--output", "large")
+    result = tailshift(*command, *large)
     assert result.code == 0
     assert result.err == (
         "warning: the published weights of timm model 'resnet18' cannot be had "
         "(huggingface.co cannot be reached); training from scratch.\n"
     )
+    assert ts.load("large").config.model.name == "timm:resnet18"
     _check_report(tailshift, "runs/own_images/lade-seed0", sorted(NAMES[:4]))
 
 
@@ -276,3 +284,19 @@ def test_train__broken_image(tailshift: Command, folder: Callable[..., Path]) ->
         " is not an image of a known format. Fetch it again, or leave such images out "
         "with data.skip_broken=true.\n"
     )
+
+
+def test_load__a_run_of_before_augmentation_could_be_chosen(
+    tailshift: Command, folder: Callable[..., Path]
+) -> None:
+    """It was cropped as ImageNet's images are, also in evaluation."""
+    settings = _quick("data.augment=standard", "data.flip=true")
+    data = f"folder:{folder(names=NAMES[:3])}"
+    assert tailshift("train", "--data", data, "--output", "run", *settings).code == 0
+    file = Path("run/config.json")
+    config = json.loads(file.read_text(encoding="utf-8"))
+    del config["data"]["augment"]
+    file.write_text(json.dumps(config), encoding="utf-8")
+    run = ts.load("run")
+    assert run.config.data.preparation(32) == Preparation(32)
+    assert tailshift("train", "--resume", "--output", "run").code == 0

@@ -336,5 +336,5 @@ def test_data_set_and_sampler_of_a_plugin__work_everywhere(
     image = write_image(tmp_path / "image.png", size=(8, 8))
     answer = tailshift("predict", "run", image, *plugin)
     assert answer.code == 0, answer.err
-    assert run.config.data.evaluation_preparation(8).resized == 8
+    assert run.config.data.preparation(8).resized == 8
     assert DATASETS.sentence("two_digits") == "Zeros and ones."

@@ -25,7 +25,7 @@ from torch import Tensor
 from tailshift.data import DATASETS, SAMPLERS, Dataset
 from tailshift.losses import as_loss
 from tailshift.methods import METHODS, SCHEDULES, Method, Stage
-from tailshift.models import MODELS, check_model_name
+from tailshift.models import AUTO, MODELS, check_model_name, suitable_model
 from tailshift.registry import OWN, Origin, Registry, did_you_mean
 
 Settings = TypeVar("Settings")
@@ -59,7 +59,8 @@ class ModelConfig(_Section):
     """The network."""
 
     name: str
-    """A name of `tailshift list models`, or ``timm:NAME``."""
+    """A name of `tailshift list models`, ``timm:NAME``, or ``auto``: resnet32 for
+    images of up to 64 pixels, otherwise timm's resnet18."""
     pretrained: Literal[True, False, "if_available"] = False
     """Start from timm's published weights; ``"if_available"`` goes without them where
     they cannot be fetched."""
@@ -268,6 +269,13 @@ class RunConfig(BaseModel):
         """Return the prior that the trained logits carry, float64, shape (C,)."""
         last = self.method.stages()[-1]
         return self.method.trained_prior(self.served_counts(class_counts, last))
+
+    def for_images(self, image_size: int) -> "RunConfig":
+        """Return this with the model's own name, if it is ``auto``."""
+        if self.model.name != AUTO:
+            return self
+        name = {"name": suitable_model(image_size)}
+        return self.model_copy(update={"model": self.model.model_copy(update=name)})
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "RunConfig":

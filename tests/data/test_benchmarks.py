@@ -96,7 +96,7 @@ def test_load__images_elsewhere(tmp_path, write_benchmark, monkeypatch):
 
 def test_transforms__as_training_really_was_or_as_the_appendix_says():
     def of(dataset, **settings):
-        return dataset(**settings)._preparation()
+        return dataset(**settings).preparation(224)
 
     assert of(ImageNetLT) == Preparation(224, crop="resized", flip=True, jitter=0.4)
     assert of(INaturalist2018) == Preparation(224, crop="resized", jitter=0.0)
@@ -208,7 +208,7 @@ def test_load__no_list(tmp_path):
             {"transform": "apendix"},
             "`transform` must be official or appendix, but is 'apendix'.",
         ),
-        ({"image_size": 0}, "`image_size` must be >= 1, but is 0."),
+        ({"image_size": 0}, "`image_size` must be in 1..2048, but is 0."),
     ],
 )
 def test_settings__refused(settings, message):

@@ -51,7 +51,9 @@ def test_load__holds_out_and_keeps_class_names(folder):
     assert torch.bincount(data.val.labels).tolist() == [1, 1]
     assert torch.bincount(data.test.labels).tolist() == [2, 1, 1]
     assert data.image_size == 64
-    assert data.train.preparation == Preparation(64, flip=True, jitter=0.0)
+    assert data.train.preparation == Preparation(
+        64, crop="padded", area=0.35, fit="whole", flip=False
+    )
 
 
 def test_load__settings(folder):
@@ -59,15 +61,31 @@ def test_load__settings(folder):
         path=str(folder),
         image_size=48,
         val_fraction=0,
-        flip=False,
+        augment="standard",
+        flip=True,
         jitter=0.2,
         skip_broken=True,
     )
     data = dataset.load()
     assert data.val is None
-    assert data.train.preparation == Preparation(48, flip=False, jitter=0.2)
+    assert data.train.preparation == Preparation(48, flip=True, jitter=0.2)
     assert data.test.skip_broken
     assert data.fingerprint == data.train.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("augment", "size", "crop", "area", "fit"),
+    [
+        ("gentle", 64, "padded", 0.35, "whole"),
+        ("gentle", 96, "resized", 0.35, "margin"),
+        ("none", 64, "none", 0.08, "whole"),
+        ("none", 96, "none", 0.08, "margin"),
+        ("standard", 32, "resized", 0.08, "margin"),  # as it was before the choice
+    ],
+)
+def test_preparation__by_choice_and_size(augment, size, crop, area, fit):
+    expected = Preparation(size, crop=crop, area=area, fit=fit, flip=False)
+    assert ImageFolder(augment=augment).preparation(size) == expected
 
 
 def test_load__the_hold_out_does_not_depend_on_the_run(folder):
@@ -115,7 +133,7 @@ def test_load__no_path():
             {"val_fraction": 0.5, "test_fraction": 0.5},
             "`val_fraction` and `test_fraction` must sum to less than 1, but sum to 1.",
         ),
-        ({"image_size": -1}, "`image_size` must be >= 1, but is -1."),
+        ({"image_size": -1}, "`image_size` must be in 1..2048, but is -1."),
         ({"jitter": -1.0}, "`jitter` must be in [0, 1], but is -1."),
     ],
 )

@@ -53,6 +53,32 @@ def test_training__random_crop_is_of_a_square_of_256(picture):
     assert torch.equal(ours(picture), expected)
 
 
+def test_training__a_shift_shows_the_whole_image_and_zeros(picture):
+    reference = transforms.Compose(
+        [transforms.Resize((32, 32)), transforms.RandomCrop(32, padding=4), _tensor]
+    )
+    ours = Preparation(32, crop="padded", fit="whole", flip=False).training()
+    seen = []
+    for seed in range(8):
+        torch.manual_seed(seed)
+        expected = reference(picture)
+        torch.manual_seed(seed)
+        seen.append(ours(picture))
+        assert torch.equal(seen[-1], expected)
+    assert len({image.sum().item() for image in seen}) > 1
+
+
+def test_evaluation__nothing_is_cut_off_a_whole_image():
+    """A line at every edge is still there."""
+    pixels = np.full((90, 60, 3), 255, dtype=np.uint8)
+    pixels[6:-6, 6:-6] = 0
+    ours = Preparation(32, crop="none", fit="whole", flip=False)
+    shown = ours.evaluation()(Image.fromarray(pixels))
+    edges = (shown[:, 0], shown[:, -1], shown[..., 0], shown[..., -1])
+    assert min(int(edge.min()) for edge in edges) > 200
+    assert torch.equal(ours.training()(Image.fromarray(pixels)), shown)
+
+
 @pytest.mark.parametrize(("image_size", "resized"), [(224, 256), (32, 37), (28, 32)])
 def test_preparation__size_before_cropping(image_size, resized):
     assert Preparation(image_size).resized == resized

@@ -61,7 +61,7 @@ class ListBenchmark(Dataset):
             raise ValueError(
                 f"`transform` must be official or appendix, but is {self.transform!r}."
             )
-        self._preparation()  # checks the image size
+        self.preparation(self.image_size)  # checks the image size
 
     def load(self, *, root: Path | None = None, seed: int = 0) -> LongTailedData:
         """Return the data; images are read only when they are needed.
@@ -97,10 +97,6 @@ class ListBenchmark(Dataset):
             return None
         return DataShape(known_counts(self.name), image_size=self.image_size)
 
-    def evaluation_preparation(self, image_size: int) -> Preparation:
-        """Return the centre crop that the data itself is evaluated with."""
-        return Preparation(image_size)
-
     def without_stops(self) -> Self:
         """Return the data set that leaves out images that are missing."""
         return replace(self, skip_broken=True)
@@ -127,16 +123,17 @@ class ListBenchmark(Dataset):
         return FileSplit(
             ImageFiles(root, part.paths),
             part.labels,
-            preparation=self._preparation(),
+            preparation=self.preparation(self.image_size),
             mean=self.mean,
             std=self.std,
             skip_broken=self.skip_broken,
         )
 
-    def _preparation(self) -> Preparation:
+    def preparation(self, image_size: int) -> Preparation:
+        """Return the transforms that `transform` names."""
         if self.transform == "appendix":
-            return Preparation(self.image_size, crop="random", jitter=0.4)
-        return Preparation(self.image_size, jitter=self.official_jitter)
+            return Preparation(image_size, crop="random", jitter=0.4)
+        return Preparation(image_size, jitter=self.official_jitter)
 
 
 @DATASETS.register("imagenet_lt")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tailshift.data.batches import BatchPlan, Loader
-from tailshift.data.images import Preparation, WholeImage
+from tailshift.data.images import Preparation
 from tailshift.data.samplers import SAMPLERS, Sampler
 from tailshift.priors import check_imbalance_ratio, long_tailed_counts
 from tailshift.registry import Registry
@@ -289,6 +289,14 @@ class Dataset(ABC):
             seed: The run's seed, for sets whose split is drawn for each run.
         """
 
+    def preparation(self, image_size: int) -> Preparation:
+        """Return how image files become what a model of these data takes.
+
+        Args:
+            image_size: Height and width of the images that it was trained on.
+        """
+        return Preparation(image_size, fit="crop")
+
     def known_shape(self) -> DataShape | None:
         """Return the shape of the training split if it is known before it is read.
 
@@ -299,16 +307,6 @@ class Dataset(ABC):
             (10847, 100, 100.0)
         """
         return None
-
-    def evaluation_preparation(self, image_size: int) -> Preparation:
-        """Return how a photograph is made ready for a model of this data.
-
-        By default the whole image is resized.
-
-        Args:
-            image_size: Height and width that the model was trained with.
-        """
-        return WholeImage(image_size)
 
     def without_stops(self) -> Self:
         """Return the data set that passes over a missing image, if it has the choice.

@@ -200,6 +200,9 @@ def to_rgb(image: Image.Image) -> Image.Image:
 Transform: TypeAlias = Callable[[Image.Image], Tensor]
 """A decoded image in, uint8 of shape (3, image_size, image_size) out."""
 
+Fit: TypeAlias = Literal["margin", "crop", "whole"]
+"""What of an image is shown: see `Preparation.fit`."""
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -217,9 +220,17 @@ class Preparation:
     image_size: int = 224
     """Height and width of what comes out."""
 
-    crop: Literal["resized", "random"] = "resized"
-    """In training: a random area and aspect ratio, resized (``RandomResizedCrop``); or
-    the whole image resized to a square 256/224 times as large, and a random crop."""
+    crop: Literal["resized", "random", "padded", "none"] = "resized"
+    """In training: a random area and aspect ratio, resized (``RandomResizedCrop``); the
+    whole image resized to a square 256/224 times as large, and a random crop; a shift
+    by up to an eighth, zeros around it; or what evaluation sees."""
+
+    area: float = 0.08
+    """The smallest share of an image that a resized crop shows."""
+
+    fit: Fit = "margin"
+    """In evaluation: the middle of the image resized to 256/224 of it; the largest
+    square in its middle; or all of it, resized to a square."""
 
     flip: bool = True
     """Mirror left and right with probability one half, in training."""
@@ -237,17 +248,43 @@ class Preparation:
 
     @property
     def resized(self) -> int:
-        """The size before cropping: 256 for 224."""
-        return round(self.image_size * 256 / 224)
+        """The size of the shorter side before cropping: 256 for 224, with a margin."""
+        ratio = 256 / 224 if self.fit == "margin" else 1
+        return round(self.image_size * ratio)
+
+    def __str__(self) -> str:
+        """Return what is done, for people.
+
+        Example:
+            >>> print(Preparation(32, crop="padded", fit="whole", flip=False))
+            resized to 32 × 32 pixels; in training shifted by up to 4, not mirrored
+        """
+        size = self.image_size
+        steps = {
+            "resized": f"cropped at random to {self.area:.0%} to 100% of the area",
+            "random": "cropped at random",
+            "padded": f"shifted by up to {size // 8}",
+            "none": "not cropped",
+        }
+        parts = [steps[self.crop], "mirrored" if self.flip else "not mirrored"]
+        if self.jitter:
+            parts.append(f"colours changed by up to {self.jitter:.0%}")
+        cut = "" if self.fit == "whole" else ", the middle of the image"
+        return f"resized to {size} × {size} pixels{cut}; in training {', '.join(parts)}"
 
     def training(self) -> Transform:
         """Return the transform that draws from PyTorch's default generator."""
         from torchvision.transforms import v2  # slow to import: only when needed
 
-        steps: list[Any] = [v2.RandomResizedCrop(self.image_size)]
-        if self.crop == "random":
-            square = (self.resized, self.resized)
-            steps = [v2.Resize(square), v2.RandomCrop(self.image_size)]
+        size = self.image_size
+        if self.crop == "resized":
+            steps: list[Any] = [v2.RandomResizedCrop(size, scale=(self.area, 1.0))]
+        elif self.crop == "random":
+            steps = [v2.Resize((self.resized, self.resized)), v2.RandomCrop(size)]
+        else:
+            steps = self._fitted()
+        if self.crop == "padded":
+            steps.append(v2.RandomCrop(size, padding=size // 8))
         if self.flip:
             steps.append(v2.RandomHorizontalFlip())
         if self.jitter:
@@ -255,17 +292,15 @@ class Preparation:
         return v2.Compose([*steps, v2.PILToTensor()])  # type: ignore[no-any-return]
 
     def evaluation(self) -> Transform:
-        """Return the centre crop of the image resized to 256/224 of it."""
+        """Return the transform that draws nothing."""
         from torchvision.transforms import v2
 
-        steps = [v2.Resize(self.resized), v2.CenterCrop(self.image_size)]
-        return v2.Compose([*steps, v2.PILToTensor()])  # type: ignore[no-any-return]
+        return v2.Compose([*self._fitted(), v2.PILToTensor()])  # type: ignore[no-any-return]
 
+    def _fitted(self) -> list[Any]:
+        from torchvision.transforms import v2
 
-class WholeImage(Preparation):
-    """No margin around the crop: for data whose images are used as they are."""
-
-    @property
-    def resized(self) -> int:
-        """The size before cropping."""
-        return self.image_size
+        size = self.image_size
+        if self.fit == "whole":
+            return [v2.Resize((size, size))]
+        return [v2.Resize(self.resized), v2.CenterCrop(size)]

@@ -5,8 +5,9 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -18,9 +19,11 @@ from tailshift.data.image_loader import FileSplit, file_data
 from tailshift.data.images import (
     BrokenImageError,
     EncodedImages,
+    Fit,
     Preparation,
     load_image,
 )
+from tailshift.models import MOST_SMALL
 
 
 def hold_out(
@@ -71,14 +74,19 @@ def _bytes(text: str) -> bytes:
 
 SPLIT_NAMES = {
     "train": "train",
+    "training": "train",
     "val": "val",
     "valid": "val",
     "validation": "val",
     "test": "test",
+    "testing": "test",
 }
-"""How splits may be called, and what they are called here."""
+"""How splits may be called, in any case, and what they are called here."""
 
 NUM_MEASURED = 256
+
+MILD_AREA = 0.35
+"""The smallest share of an image that a gentle crop shows."""
 
 
 class Found(NamedTuple):
@@ -112,8 +120,13 @@ class OwnImages(Dataset):
     split_seed: int = 0
     """Another seed holds out other images."""
 
-    flip: bool = True
-    """Mirror training images at random; false for writing, road signs and the like."""
+    augment: Literal["none", "gentle", "standard"] = "gentle"
+    """How training images vary. ``"gentle"``: images of up to 64 pixels are shifted by
+    up to an eighth, larger ones cropped to 35 to 100 % of their area; ``"standard"`` is
+    the crop of ImageNet, 8 to 100 %, and cuts a margin off in evaluation."""
+
+    flip: bool = False
+    """Mirror training images at random; not for writing, road signs and the like."""
 
     jitter: float = 0.0
     """Share by which brightness, contrast and saturation vary in training."""
@@ -127,7 +140,7 @@ class OwnImages(Dataset):
         return f"--data {self.name}:PATH"
 
     def __post_init__(self) -> None:
-        self._preparation(self.image_size or 224)  # checks what it is given
+        self.preparation(self.image_size or 224)  # checks what it is given
         for name in ("val_fraction", "test_fraction"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(
@@ -156,6 +169,11 @@ class OwnImages(Dataset):
                 f"{self.name}:PATH."
             )
         found = self.read(Path(self.path).expanduser())
+        if len(found.class_names) < 2:
+            raise ValueError(
+                f"`{self.path}` must have images of two classes at least, but has one "
+                f"class, {found.class_names[0]!r}."
+            )
         splits = self._with_hold_out(found.splits)
         check_every_name(splits["train"].labels, found.class_names, self.path)
         _warn_of_untested(splits["test"].labels, found.class_names)
@@ -163,23 +181,27 @@ class OwnImages(Dataset):
         ready = {
             name: replace(
                 split,
-                preparation=self._preparation(size),
+                preparation=self.preparation(size),
                 skip_broken=self.skip_broken,
             )
             for name, split in splits.items()
         }
         return file_data(self.name, ready, found.class_names)
 
-    def evaluation_preparation(self, image_size: int) -> Preparation:
-        """Return the centre crop that the data itself is evaluated with."""
-        return Preparation(image_size)
+    def preparation(self, image_size: int) -> Preparation:
+        """Return what `augment` means for images of a size."""
+        make = partial(Preparation, image_size, flip=self.flip, jitter=self.jitter)
+        if self.augment == "standard":
+            return make()
+        is_small = image_size <= MOST_SMALL
+        fit: Fit = "whole" if is_small else "margin"  # small ones have none to spare
+        if self.augment == "none":
+            return make(crop="none", fit=fit)
+        return make(crop="padded" if is_small else "resized", area=MILD_AREA, fit=fit)
 
     def without_stops(self) -> Self:
         """Return the data set that leaves out images that are missing."""
         return replace(self, skip_broken=True)
-
-    def _preparation(self, image_size: int) -> Preparation:
-        return Preparation(image_size, flip=self.flip, jitter=self.jitter)
 
     def _with_hold_out(self, splits: dict[str, FileSplit]) -> dict[str, FileSplit]:
         wanted = {"test": self.test_fraction, "val": self.val_fraction}

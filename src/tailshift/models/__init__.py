@@ -7,10 +7,13 @@ from tailshift.models.backbone import (
     num_parameters,
 )
 from tailshift.models.classifier import (
+    AUTO,
+    MOST_SMALL,
     Classifier,
     build_backbone,
     check_model_name,
     load_backbone_weights,
+    suitable_model,
 )
 from tailshift.models.digits_net import DigitsNet
 from tailshift.models.heads import (
@@ -34,8 +37,10 @@ from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone
 
 __all__ = [
+    "AUTO",
     "HEADS",
     "MODELS",
+    "MOST_SMALL",
     "Backbone",
     "BilateralHead",
     "BranchedBackbone",
@@ -61,4 +66,5 @@ __all__ = [
     "check_model_name",
     "load_backbone_weights",
     "num_parameters",
+    "suitable_model",
 ]

@@ -15,6 +15,12 @@ from tailshift.models.timm_backbone import (
 )
 from tailshift.storage import read_tensors
 
+AUTO = "auto"
+"""The name of whichever model suits the images' size."""
+
+MOST_SMALL = 64
+"""Pixels, up to which images are small: an ImageNet stem would leave little of them."""
+
 NUM_STAND_INS = 2
 """Blank images that are read for none; BBN's two branches read one each."""
 
@@ -104,6 +110,8 @@ def build_backbone(
     if in_channels < 1:
         raise ValueError(f"`in_channels` must be >= 1, but is {in_channels}.")
     check_model_name(name)
+    if name == AUTO:
+        name = suitable_model(image_size)
     if name.startswith(PREFIX):
         return TimmBackbone(
             name.removeprefix(PREFIX),
@@ -111,12 +119,23 @@ def build_backbone(
             image_size=image_size,
             pretrained=pretrained,
         )
-    if pretrained:
+    if pretrained is True:
         raise ValueError(
             f"`pretrained` weights exist for timm models only, but `name` is {name!r}. "
             "Leave `pretrained` out, or take a model such as 'timm:resnet50'."
         )
     return MODELS.get(name)(in_channels)
+
+
+def suitable_model(image_size: int | None) -> str:
+    """Return the model that ``auto`` stands for.
+
+    Example:
+        >>> suitable_model(32), suitable_model(224)
+        ('resnet32', 'timm:resnet18')
+    """
+    is_small = image_size is not None and image_size <= MOST_SMALL
+    return "resnet32" if is_small else f"{PREFIX}resnet18"
 
 
 def check_model_name(name: str) -> None:
@@ -130,9 +149,9 @@ def check_model_name(name: str) -> None:
     """
     if name.startswith(PREFIX):
         check_timm_name(name.removeprefix(PREFIX))
-    elif name not in MODELS and is_timm_model(name):
+    elif name not in (*MODELS, AUTO) and is_timm_model(name):
         raise ValueError(f"unknown model {name!r}; did you mean '{PREFIX}{name}'?")
-    else:
+    elif name != AUTO:
         MODELS.get(name)
 
 

@@ -138,6 +138,9 @@ class _OneBatch:
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
         yield self.batch
 
+    def close(self) -> None:
+        """Nothing works beside it."""
+
 
 def _stepper(config: RunConfig, shape: DataShape) -> Callable[[int], float]:
     """Return a function that trains one step on so many random images and times it."""

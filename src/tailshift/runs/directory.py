@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tailshift.config import RunConfig, machine_settings
+from tailshift.models import AUTO
 from tailshift.runs.checkpoint import mend_checkpoint, read_position
 from tailshift.runs.environment import describe_environment
 from tailshift.runs.run import (
@@ -263,8 +264,8 @@ def check_same_config(directory: Path, config: RunConfig) -> None:
     began = flat_settings(read_config(directory))
     asked = flat_settings(config)
     for key in asked:
-        if key in FREE_SETTINGS:
-            continue
+        if key in FREE_SETTINGS or (key, asked[key]) == ("model.name", AUTO):
+            continue  # "auto" has its name once the data are read
         if began.get(key) != asked[key]:
             raise ValueError(
                 f"{directory} was begun with {key} = {began.get(key)!r}, but --resume "

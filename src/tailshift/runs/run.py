@@ -391,10 +391,18 @@ def as_run(run: Run | str | os.PathLike[str]) -> Run:
     return run if isinstance(run, Run) else load(run)
 
 
+def _with_augment(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's settings with the augmentation of before it could be chosen."""
+    data = settings.get("data")
+    if isinstance(data, dict) and "flip" in data:  # somebody's own images
+        return settings | {"data": {"augment": "standard"} | data}
+    return settings
+
+
 def read_config(directory: Path) -> RunConfig:
     """Return the configuration that a run directory was made with."""
     try:
-        return RunConfig.from_mapping(_read_json(directory / CONFIG))
+        return RunConfig.from_mapping(_with_augment(_read_json(directory / CONFIG)))
     except ConfigError as error:
         _check_plugins(directory)
         faults = " ".join(error.faults)

@@ -106,6 +106,7 @@ def metadata(run: Run, target_prior: Tensor | None) -> dict[str, str]:
         "target_prior": None if target_prior is None else target_prior.tolist(),
         "image_size": facts.image_size,
         "resized": preparation_of(run).resized,
+        "fit": preparation_of(run).fit,
         "in_channels": facts.in_channels,
         "mean": facts.mean,
         "std": facts.std,
@@ -127,7 +128,8 @@ def export_onnx(
     without a built-in prior ``target_prior``, shares or counts as float32 of shape
     (C,). Its outputs are ``logits`` and ``probs``, both (N, C). Class names, priors and
     the size of images stand in its metadata, each as JSON. A server resizes an image's
-    shorter side to ``resized`` and cuts ``image_size`` out of the middle.
+    shorter side to ``resized`` and cuts ``image_size`` out of the middle or, if ``fit``
+    is "whole", resizes all of it to a square of ``image_size``.
 
     Args:
         run: A finished run.

@@ -100,7 +100,7 @@ def image_logits(run: Run, paths: Sequence[str], *, track: Track = iter) -> Imag
 
 def preparation_of(run: Run) -> Preparation:
     """Return how a run's images were resized and cropped in evaluation."""
-    return run.config.data.evaluation_preparation(run.facts.image_size)
+    return run.config.data.preparation(run.facts.image_size)
 
 
 class _Load:

@@ -70,6 +70,7 @@ def train(
             with fabric.rank_zero_first():  # it may have to be fetched
                 data = config.data.load(root=root, seed=config.seed)
         check_splits(data)
+        config = config.for_images(data.image_size)
         if config.method.needs_validation:
             data = _held_out(config, data)
         model = new_model(config, data)
