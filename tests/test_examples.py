@@ -1,5 +1,6 @@
 """The examples, run as a user runs them: without this package where they say so."""
 
+import io
 import json
 import runpy
 import subprocess
@@ -7,15 +8,19 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from tailshift import Run
+from tailshift import Run, post_compensate
+from tailshift.serving import image_logits
 from tailshift.serving.export import export_onnx
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -95,26 +100,96 @@ def test_serve_onnx__without_this_package(
     torch.testing.assert_close(given, expected.amax(1), atol=1e-4, rtol=0)
 
 
-def test_serve_onnx__over_http(digits_run: Run, model: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def ask(model: Path) -> Iterator[Callable[..., tuple[int, Any]]]:
+    """Serve the model, and return what posts a body and a target to it."""
     example = runpy.run_path(str(EXAMPLES / "serve_onnx.py"))
-    served = example["Model"](str(model))
-    server = example["make_server"](served, 0)
+    server = example["make_server"](example["Model"](str(model)), 0)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    np.save(tmp_path / "pixels.npy", _pixels(2))
-    body = (tmp_path / "pixels.npy").read_bytes()
-    target = [5] + [1] * 9
-    url = f"http://127.0.0.1:{server.server_port}/?target={json.dumps(target)}"
-    try:
-        with urllib.request.urlopen(url.replace(" ", ""), data=body) as answer:
-            found = json.load(answer)
-        with pytest.raises(urllib.error.HTTPError) as error:
-            urllib.request.urlopen(url.replace(" ", ""), data=b"no array")
-        error.value.close()
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-    assert error.value.code == 400
+
+    def post(body: bytes, target: str = "") -> tuple[int, Any]:
+        url = f"http://127.0.0.1:{server.server_port}/"
+        url += f"?target={quote(target)}" if target else ""
+        try:
+            with urllib.request.urlopen(url, data=body) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    yield post
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def _encoded(image: Image.Image, suffix: str, **settings: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, suffix, **settings)
+    return file.getvalue()
+
+
+def test_serve_onnx__over_http(ask: Callable[..., Any], digits_run: Run) -> None:
+    file, target = io.BytesIO(), [5] + [1] * 9
+    np.save(file, _pixels(2))
+    code, found = ask(file.getvalue(), json.dumps(target))
+    assert code == 200
     expected = _expected(digits_run, _pixels(2), target)
     assert [row["class"] for row in found] == [str(int(c)) for c in expected.argmax(1)]
+
+
+def test_serve_onnx__images_as_predict_reads_them(
+    ask: Callable[..., Any], digits_run: Run, tmp_path: Path
+) -> None:
+    """PNG, JPEG, 16 bits, sideways, of another shape: the same answer by two ways."""
+    grey = Image.fromarray(_pixels(1)[0, 0]).resize((20, 12))
+    deep = Image.fromarray(np.asarray(grey).astype(np.uint16) * 257)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    bodies = {
+        "a.png": _encoded(grey, "PNG"),
+        "b.jpg": _encoded(grey, "JPEG"),
+        "c.png": _encoded(deep, "PNG"),
+        "d.jpg": _encoded(grey, "JPEG", exif=exif),
+    }
+    uniform = torch.full((10,), 0.1)
+    for name, body in bodies.items():
+        (tmp_path / name).write_bytes(body)
+        logits = image_logits(digits_run, [str(tmp_path / name)]).logits
+        probs = post_compensate(
+            logits.double(), trained_prior=uniform, target_prior=uniform
+        ).softmax(1)
+        code, [answer] = ask(body, json.dumps([1] * 10))
+        assert code == 200
+        assert answer["class"] == str(int(probs.argmax()))
+        assert answer["probability"] == pytest.approx(float(probs.max()), abs=2e-3)
+    assert ask(bodies["a.png"]) == ask(bodies["c.png"])
+    assert ask(bodies["b.jpg"]) != ask(bodies["d.jpg"])
+
+
+def test_serve_onnx__faults_are_sentences(ask: Callable[..., Any]) -> None:
+    array, good = io.BytesIO(), io.BytesIO()
+    np.save(array, np.zeros((2, 3)))
+    np.save(good, _pixels(1))
+    neither = (
+        "the body must be an .npy file or an image (JPEG, PNG, WEBP, BMP, TIFF, GIF, "
+        "PPM), but is neither."
+    )
+    rule = "the target must be 10 shares or counts, >= 0 and not all 0, but is "
+    assert ask(b"no array") == (400, {"error": neither})
+    assert ask(b"%!PS-Adobe-3.0 EPSF-3.0\n%%EOF\n") == (400, {"error": neither})
+    assert ask(array.getvalue()) == (
+        400,
+        {
+            "error": "pixels must be uint8 of shape (N, 1, 8, 8), but are float64 of "
+            "shape (2, 3)."
+        },
+    )
+    for target, shown in (("[1, 2]", "[1, 2]"), ('{"a": 1}', "{'a': 1}")):
+        assert ask(good.getvalue(), target) == (400, {"error": f"{rule}{shown}."})
+    assert ask(good.getvalue(), "[0]") == (400, {"error": f"{rule}[0]."})
+    assert ask(good.getvalue(), "even") == (
+        400,
+        {"error": "the target must be JSON, but is even."},
+    )

@@ -115,6 +115,7 @@ def test_image_logits__nothing_can_be_read(digits_run: Run, tmp_path: Path) -> N
     )
 
 
+@pytest.mark.filterwarnings("ignore::tailshift.data.own_forms.UnreadFilesWarning")
 def test_image_paths__files_and_folders_each_once(
     tmp_path: Path, write_image: WriteImage
 ) -> None:
