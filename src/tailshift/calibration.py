@@ -14,12 +14,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from tailshift.checks import (
-    ArrayLike,
-    as_tensor,
-    check_logits,
-    check_sample_labels,
-)
+from tailshift import checks
 from tailshift.compensation import Array
 from tailshift.registry import Registry
 
@@ -38,7 +33,7 @@ class ConvergenceWarning(UserWarning):
 class Calibrator(Protocol):
     """Anything that can be fitted to logits and labels, and maps logits to logits."""
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike) -> Any:
+    def fit(self, logits: checks.ArrayLike, labels: checks.ArrayLike) -> Any:
         """Learn from held-out data."""
 
     def transform(self, logits: Any) -> Any:
@@ -61,10 +56,10 @@ class Scaling(ABC):
             raise ValueError(f"`ridge` must not be negative, but is {ridge:g}.")
         self.ridge = ridge
 
-    def fit(self, logits: ArrayLike, labels: ArrayLike) -> Self:
+    def fit(self, logits: checks.ArrayLike, labels: checks.ArrayLike) -> Self:
         """Fit to held-out logits (N, C) and labels (N,), neither of which changes."""
-        f = check_logits(as_tensor(logits, "logits").cpu())
-        y = check_sample_labels(as_tensor(labels, "labels").cpu(), f)
+        f = checks.check_logits(checks.as_tensor(logits, "logits").cpu())
+        y = checks.check_sample_labels(checks.as_tensor(labels, "labels").cpu(), f)
         return self.fit_shifted(f, y, torch.zeros(f.shape[1], dtype=torch.float64))
 
     def fit_shifted(self, f: Tensor, y: Tensor, shift: Tensor) -> Self:
@@ -97,7 +92,7 @@ class Scaling(ABC):
                 f"This {type(self).__name__} is not fitted. "
                 "Call fit(logits, labels) with held-out data first."
             )
-        f = check_logits(logits)
+        f = checks.check_logits(logits)
         if f.shape[1] != len(self.bias_):
             raise ValueError(
                 f"`logits` has {f.shape[1]} classes, "

@@ -13,24 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tailshift.checks import (
-    ArrayLike,
-    as_tensor,
-    check_counts,
-    check_logits,
-    check_names,
-    check_probs,
-    check_sample_labels,
-)
+from tailshift import checks, storage
 from tailshift.priors import as_prior
 from tailshift.registry import did_you_mean
-from tailshift.storage import (
-    DamagedFileError,
-    check_regular,
-    free_memory,
-    read_tensors,
-    write_tensors,
-)
 
 FORMAT_VERSION = "2"
 UNSEALED_VERSION = "1"  # the same, before files had a checksum
@@ -45,7 +30,7 @@ def write_safetensors(
         "tailshift_predictions": FORMAT_VERSION,
         "class_names": json.dumps(class_names),
     }
-    write_tensors(path, tensors, metadata, overwrite=overwrite)
+    storage.write_tensors(path, tensors, metadata, overwrite=overwrite)
 
 
 def check_entries(fields: Mapping[str, Any], known: list[str]) -> None:
@@ -83,8 +68,8 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     The checksum is compared, which a file made elsewhere need not have.
     """
     try:
-        file = read_tensors(path)
-    except DamagedFileError as error:
+        file = storage.read_tensors(path)
+    except storage.DamagedFileError as error:
         reason = "was changed" if "checksum" in error.reason else "is cut short"
         raise ValueError(f"{path} is no safetensors file or {reason}.") from None
     version = file.metadata.get("tailshift_predictions", UNSEALED_VERSION)
@@ -111,7 +96,7 @@ def _parse_names(path: Path, text: str) -> list[str]:
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive; pickled ones are refused, not read."""
-    check_regular(path)
+    storage.check_regular(path)
     _check_size(path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
@@ -129,7 +114,7 @@ def read_npz(path: Path) -> dict[str, Any]:
 
 def _check_size(path: Path) -> None:
     """Refuse an archive that would unpack to more than half of the free memory."""
-    size, most = 0, free_memory() // 2
+    size, most = 0, storage.free_memory() // 2
     with suppress(Exception), zipfile.ZipFile(path) as archive:  # read_npz says why
         size = sum(entry.file_size for entry in archive.infolist())
     if size > most:
@@ -169,18 +154,20 @@ class Predictions:
     class_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        f = as_tensor(self.logits, "logits").cpu()
+        f = checks.as_tensor(self.logits, "logits").cpu()
         if f.dtype in (torch.float64, torch.bfloat16):
             f = f.float()
-        f = check_logits(f).contiguous()  # (N, C)
+        f = checks.check_logits(f).contiguous()  # (N, C)
         num_classes = f.shape[1]
-        names = check_names(self.class_names, num_classes)
-        y = check_sample_labels(_positions(self.labels, names), f).contiguous()  # (N,)
+        names = checks.check_names(self.class_names, num_classes)
+        y = checks.check_sample_labels(
+            _positions(self.labels, names), f
+        ).contiguous()  # (N,)
         n, p = self.source_counts, self.trained_prior
         if n is not None:
-            n = check_counts(n, name="source_counts", num_classes=num_classes)
+            n = checks.check_counts(n, name="source_counts", num_classes=num_classes)
         if p is not None:
-            p = as_tensor(p, "trained_prior")
+            p = checks.as_tensor(p, "trained_prior")
             p = as_prior(p, name="trained_prior", num_classes=num_classes)
         for name, value in zip(_FIELDS, (f, y, n, p, names), strict=True):
             object.__setattr__(self, name, value)
@@ -188,8 +175,8 @@ class Predictions:
     @classmethod
     def from_probs(
         cls,
-        probs: ArrayLike,
-        labels: ArrayLike,
+        probs: checks.ArrayLike,
+        labels: checks.ArrayLike,
         source_counts: Tensor | None = None,
         trained_prior: Tensor | None = None,
         class_names: tuple[str, ...] = (),
@@ -201,7 +188,7 @@ class Predictions:
             tensor([[0., -inf],
                     [-inf, 0.]])
         """
-        p = check_probs(probs)
+        p = checks.check_probs(probs)
         f = p.to(torch.promote_types(p.dtype, torch.float32)).log()
         y: Any = labels
         return cls(f, y, source_counts, trained_prior, class_names)

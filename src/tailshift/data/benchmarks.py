@@ -8,27 +8,15 @@ from typing import ClassVar, Literal, Self, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from tailshift.data.dataset import (
-    DATASETS,
-    Dataset,
-    DataShape,
-    LongTailedData,
-    data_root,
-)
+from tailshift.data import dataset, list_files
 from tailshift.data.image_loader import FileSplit, file_data
 from tailshift.data.images import IMAGENET_MEAN, IMAGENET_STD, ImageFiles, Preparation
-from tailshift.data.list_files import (
-    LabelledPaths,
-    check_every_class,
-    folder_names,
-    read_list,
-)
 
 TransformName: TypeAlias = Literal["official", "appendix"]
 
 
 @dataclass(frozen=True)
-class ListBenchmark(Dataset):
+class ListBenchmark(dataset.Dataset):
     """What the three have in common; the class variables tell them apart."""
 
     lists: ClassVar[dict[str, str]]
@@ -63,7 +51,9 @@ class ListBenchmark(Dataset):
             )
         self.preparation(self.image_size)  # checks the image size
 
-    def load(self, *, root: Path | None = None, seed: int = 0) -> LongTailedData:
+    def load(
+        self, *, root: Path | None = None, seed: int = 0
+    ) -> dataset.LongTailedData:
         """Return the data; images are read only when they are needed.
 
         Args:
@@ -71,31 +61,31 @@ class ListBenchmark(Dataset):
                 ``TAILSHIFT_DATA``.
             seed: Not used: the splits are given.
         """
-        root = data_root(root)
+        root = dataset.data_root(root)
         files = {
             split: self.find_list(root, name) for split, name in self.lists.items()
         }
         known = known_counts(self.name) if self.check_counts else None
-        train = read_list(files["train"], num_classes=_length(known))
+        train = list_files.read_list(files["train"], num_classes=_length(known))
         num_classes = _length(known) or int(train.labels.max()) + 1
-        check_every_class(train.labels, num_classes, f"`{files['train']}`")
+        list_files.check_every_class(train.labels, num_classes, f"`{files['train']}`")
         if known is not None:
             _check_counts(train.labels, known, files["train"])
         listed = {"train": train} | {
-            split: read_list(file, num_classes=num_classes)
+            split: list_files.read_list(file, num_classes=num_classes)
             for split, file in files.items()
             if split != "train"
         }
         images = self._image_root(root, train.paths[0])
         splits = {split: self._split(images, part) for split, part in listed.items()}
-        names = folder_names(train.paths, train.labels, num_classes)
+        names = list_files.folder_names(train.paths, train.labels, num_classes)
         return file_data(self.name, splits, names)
 
-    def known_shape(self) -> DataShape | None:
+    def known_shape(self) -> dataset.DataShape | None:
         """Return the public counts if the training list must have them."""
         if not self.check_counts:
             return None
-        return DataShape(known_counts(self.name), image_size=self.image_size)
+        return dataset.DataShape(known_counts(self.name), image_size=self.image_size)
 
     def without_stops(self) -> Self:
         """Return the data set that leaves out images that are missing."""
@@ -119,7 +109,7 @@ class ListBenchmark(Dataset):
         below = root / self.name
         return below if (below / example).is_file() else root
 
-    def _split(self, root: Path, part: LabelledPaths) -> FileSplit:
+    def _split(self, root: Path, part: list_files.LabelledPaths) -> FileSplit:
         return FileSplit(
             ImageFiles(root, part.paths),
             part.labels,
@@ -136,7 +126,7 @@ class ListBenchmark(Dataset):
         return Preparation(image_size, jitter=self.official_jitter)
 
 
-@DATASETS.register("imagenet_lt")
+@dataset.DATASETS.register("imagenet_lt")
 @dataclass(frozen=True)
 class ImageNetLT(ListBenchmark):
     """ImageNet-LT: 115,846 training images, 1280 down to 5 a class."""
@@ -149,7 +139,7 @@ class ImageNetLT(ListBenchmark):
     }
 
 
-@DATASETS.register("places_lt")
+@dataset.DATASETS.register("places_lt")
 @dataclass(frozen=True)
 class PlacesLT(ListBenchmark):
     """Places-LT: 62,500 training images, 4980 down to 5 a class."""
@@ -162,7 +152,7 @@ class PlacesLT(ListBenchmark):
     }
 
 
-@DATASETS.register("inaturalist2018")
+@dataset.DATASETS.register("inaturalist2018")
 @dataclass(frozen=True)
 class INaturalist2018(ListBenchmark):
     """iNaturalist 2018: 437,513 training images, 1000 down to 2 a class."""

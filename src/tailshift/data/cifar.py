@@ -9,23 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.data.cifar_files import (
-    CIFAR10,
-    CIFAR100,
-    Layout,
-    find_folder,
-    read_names,
-    read_split,
-)
-from tailshift.data.dataset import (
-    DATASETS,
-    PROFILES,
-    Dataset,
-    DataShape,
-    LongTailedData,
-    Profile,
-    profile_counts,
-)
+from tailshift.data import cifar_files, dataset
 from tailshift.data.memory import Augmentation, MemorySplit, image_hashes
 from tailshift.priors import check_imbalance_ratio
 from tailshift.registry import Registry
@@ -41,15 +25,15 @@ NUM_TRAIN = 50_000
 
 
 @dataclass(frozen=True)
-class CIFARLT(Dataset):
+class CIFARLT(dataset.Dataset):
     """What the two have in common; `layout` tells them apart."""
 
-    layout: ClassVar[Layout]
+    layout: ClassVar[cifar_files.Layout]
 
     imbalance_ratio: float = 100.0
     """Largest / smallest training count, >= 1."""
 
-    profile: Profile = "exponential"
+    profile: dataset.Profile = "exponential"
     """How the counts fall over the classes."""
 
     subset: Subset = "hashed"
@@ -61,10 +45,12 @@ class CIFARLT(Dataset):
 
     def __post_init__(self) -> None:
         check_imbalance_ratio(self.imbalance_ratio)
-        PROFILES.get(self.profile)
+        dataset.PROFILES.get(self.profile)
         SUBSETS.get(self.subset)
 
-    def load(self, *, root: Path | None = None, seed: int = 0) -> LongTailedData:
+    def load(
+        self, *, root: Path | None = None, seed: int = 0
+    ) -> dataset.LongTailedData:
         """Return the data, after a download where it is missing.
 
         Args:
@@ -72,34 +58,36 @@ class CIFARLT(Dataset):
                 environment variable ``TAILSHIFT_DATA``.
             seed: Not used: the images kept are the same for every run.
         """
-        folder = find_folder(self.layout, root)
-        images, labels = read_split(folder, self.layout.train_files, self.layout)
+        folder = cifar_files.find_folder(self.layout, root)
+        images, labels = cifar_files.read_split(
+            folder, self.layout.train_files, self.layout
+        )
         kept = self._kept(images, labels, folder)
         augmentation = Augmentation(padding=4, flip=True)
         train = MemorySplit(images[kept], labels[kept], MEAN, STD, augmentation)
-        test = read_split(folder, self.layout.test_files, self.layout)
-        return LongTailedData(
+        test = cifar_files.read_split(folder, self.layout.test_files, self.layout)
+        return dataset.LongTailedData(
             name=self.name,
             train=train,
             val=None,
             test=MemorySplit(*test, MEAN, STD, augmentation),
-            class_names=read_names(folder, self.layout),
+            class_names=cifar_files.read_names(folder, self.layout),
             fingerprint=train.fingerprint(),
         )
 
-    def known_shape(self) -> DataShape:
+    def known_shape(self) -> dataset.DataShape:
         """Return the counts that the profile gives."""
         num_classes = self.layout.num_classes
         largest = NUM_TRAIN // num_classes
-        counts = profile_counts(
+        counts = dataset.profile_counts(
             self.profile, largest, self.imbalance_ratio, num_classes
         )
-        return DataShape(counts, image_size=32)
+        return dataset.DataShape(counts, image_size=32)
 
     def _kept(self, images: Tensor, labels: Tensor, folder: Path) -> NDArray[np.int64]:
         """Return the positions of the training images that the profile keeps."""
         num_classes, y = self.layout.num_classes, labels.numpy()
-        counts = profile_counts(
+        counts = dataset.profile_counts(
             self.profile, len(y) // num_classes, self.imbalance_ratio, num_classes
         ).numpy()
         there = np.bincount(y, minlength=num_classes)
@@ -112,7 +100,7 @@ class CIFARLT(Dataset):
         return SUBSETS.get(self.subset)(images.numpy(), y, counts, self.subset_seed)
 
 
-@DATASETS.register("cifar100_lt")
+@dataset.DATASETS.register("cifar100_lt")
 @dataclass(frozen=True)
 class CIFAR100LT(CIFARLT):
     """CIFAR-100-LT: 500 down to 500 / imbalance_ratio images a class, 100 classes."""
@@ -120,10 +108,10 @@ class CIFAR100LT(CIFARLT):
     sentence: ClassVar[str] = (
         "32×32 colour photographs, CIFAR-100 thinned to a long tail; 100 classes."
     )
-    layout: ClassVar[Layout] = CIFAR100
+    layout: ClassVar[cifar_files.Layout] = cifar_files.CIFAR100
 
 
-@DATASETS.register("cifar10_lt")
+@dataset.DATASETS.register("cifar10_lt")
 @dataclass(frozen=True)
 class CIFAR10LT(CIFARLT):
     """CIFAR-10-LT: 5000 down to 5000 / imbalance_ratio images a class, 10 classes."""
@@ -131,7 +119,7 @@ class CIFAR10LT(CIFARLT):
     sentence: ClassVar[str] = (
         "32×32 colour photographs, CIFAR-10 thinned to a long tail; 10 classes."
     )
-    layout: ClassVar[Layout] = CIFAR10
+    layout: ClassVar[cifar_files.Layout] = cifar_files.CIFAR10
 
 
 SubsetRule: TypeAlias = Callable[

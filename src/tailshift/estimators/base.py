@@ -12,12 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.calibration import (
-    CALIBRATORS,
-    Calibrator,
-    ConvergenceWarning,
-    Scaling,
-)
+from tailshift import calibration
 from tailshift.checks import ArrayLike, as_tensor, check_logits, check_sample_labels
 from tailshift.compensation import log_prior_ratio
 from tailshift.estimators.posteriors import Logits, Posteriors
@@ -90,7 +85,7 @@ def poisson_weights(rows: int, columns: int, generator: torch.Generator) -> Tens
 FEW = 5  # held-out samples below which a class's share cannot be told well
 COUNT_SMOOTHING = 0.5  # added to each held-out count where no source prior is given
 
-CalibratorLike: TypeAlias = Calibrator | str | None
+CalibratorLike: TypeAlias = calibration.Calibrator | str | None
 
 
 class FewSamplesWarning(UserWarning):
@@ -149,7 +144,7 @@ class PriorEstimator(ABC):
             self.trained_prior_, self.source_prior_, num_classes=num_classes
         )
         self.calibrator_ = _make_calibrator(self.calibrator)
-        if isinstance(self.calibrator_, Scaling):
+        if isinstance(self.calibrator_, calibration.Scaling):
             self.calibrator_.fit_shifted(f, y, self._log_ratio)
         elif self.calibrator_ is not None:
             self.calibrator_.fit(self._at_source(f), y)
@@ -257,7 +252,7 @@ class PriorEstimator(ABC):
             warnings.warn(
                 f"{type(self).__name__} has not converged after {num_iter} passes "
                 "over the data; its estimate may be off. Raise max_iter.",
-                ConvergenceWarning,
+                calibration.ConvergenceWarning,
                 stacklevel=4,
             )
 
@@ -270,9 +265,9 @@ def _positive(m: Tensor) -> Tensor:
     return m.clamp_min(1e-30)
 
 
-def _make_calibrator(calibrator: CalibratorLike) -> Calibrator | None:
+def _make_calibrator(calibrator: CalibratorLike) -> calibration.Calibrator | None:
     if isinstance(calibrator, str):
-        return CALIBRATORS.get(calibrator)()
+        return calibration.CALIBRATORS.get(calibrator)()
     return copy.deepcopy(calibrator)
 
 

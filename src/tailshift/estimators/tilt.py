@@ -10,14 +10,8 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from tailshift.calibration import Calibrator
+from tailshift.estimators import likelihood
 from tailshift.estimators.base import ESTIMATORS, PriorEstimator
-from tailshift.estimators.likelihood import (
-    TINY,
-    joint_scores,
-    maximise_jointly,
-    sum_over,
-    total,
-)
 from tailshift.estimators.posteriors import Posteriors
 
 NUM_GROUPS = 10
@@ -174,7 +168,7 @@ class TiltEstimator(PriorEstimator):
         m = self._denominators(None)
         gammas = torch.linspace(-BOUND, BOUND, NUM_GAMMAS, dtype=torch.float64)
         weights = tilted(self.source_prior_, gammas) / m
-        start = gammas[sum_over(samples, weights, None).log_u.argmax()]
+        start = gammas[likelihood.sum_over(samples, weights, None).log_u.argmax()]
         if not self._is_identified():
             start = torch.ones((), dtype=torch.float64)
         gamma, num_iter, converged = self._climb(samples, m, start[None], None)
@@ -216,12 +210,12 @@ class TiltEstimator(PriorEstimator):
         log_p_s = self.source_prior_.log()[:, None]  # (C, 1)
         q = tilted(self.source_prior_, gamma)  # (C, B)
         w = q / m
-        n = total(samples, weights)
+        n = likelihood.total(samples, weights)
         sums = torch.zeros(3, len(gamma), dtype=torch.float64)
         start = 0
         for p in samples:
             v = 1.0 if weights is None else weights[start : start + len(p)].double()
-            u = (p @ w).clamp_min(TINY)  # (rows, B)
+            u = (p @ w).clamp_min(likelihood.TINY)  # (rows, B)
             z = (p @ (w * log_p_s)) / u  # mean of log p_s under the new posterior
             square = (p @ (w * log_p_s**2)) / u
             sums += torch.stack([(v * t).sum(dim=0) for t in (z, square, z * z)])
@@ -295,7 +289,7 @@ def joint_gamma(
     offsets = torch.linspace(-REACH, REACH, STEPS, dtype=torch.float64)
     gammas = (gamma + offsets).clamp(-BOUND, BOUND)
     q = tilted(source_prior, gammas)  # (C, steps)
-    found = maximise_jointly(
+    found = likelihood.maximise_jointly(
         samples,
         held_out,
         start=q,
@@ -309,9 +303,9 @@ def joint_gamma(
     values = torch.zeros(STEPS, dtype=torch.float64)
     for part, is_target in ((samples, True), (held_out, False)):
         for p in part:
-            values += joint_scores(p.double() @ w, ratio, is_target=is_target).sum(
-                dim=0
-            )
+            values += likelihood.joint_scores(
+                p.double() @ w, ratio, is_target=is_target
+            ).sum(dim=0)
     return _peak(gammas, values)
 
 

@@ -3,15 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import (
-    LOSSES,
-    PriorLoss,
-    Reduction,
-    as_logits,
-    check_batch,
-    check_num_classes,
-    check_reduction,
-)
+from tailshift.losses import base
 from tailshift.priors import VectorLike, as_prior
 
 
@@ -20,7 +12,7 @@ def balanced_softmax_loss(
     labels: Tensor,
     source_prior: VectorLike,
     *,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the cross-entropy of logits shifted by the log source prior.
 
@@ -42,37 +34,37 @@ def balanced_softmax_loss(
         >>> balanced_softmax_loss(logits, labels, source_prior)
         tensor(1.2099)
     """
-    check_reduction(reduction)
-    f, y = check_batch(logits, labels)  # (N, C), (N,)
+    base.check_reduction(reduction)
+    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
     p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
     return prior_cross_entropy(f, y, p_s.log(), reduction=reduction)
 
 
 def prior_cross_entropy(
-    f: Tensor, y: Tensor, log_p_s: Tensor, *, reduction: Reduction = "mean"
+    f: Tensor, y: Tensor, log_p_s: Tensor, *, reduction: base.Reduction = "mean"
 ) -> Tensor:
     """Return Eq. (19) for a checked batch and a checked prior's log, shape (C,)."""
     return F.cross_entropy(f + log_p_s, y, reduction=reduction)
 
 
-@LOSSES.register("balanced_softmax", about=balanced_softmax_loss)
-class BalancedSoftmaxLoss(PriorLoss):
+@base.LOSSES.register("balanced_softmax", about=balanced_softmax_loss)
+class BalancedSoftmaxLoss(base.PriorLoss):
     """Module form of :func:`balanced_softmax_loss`; the prior is a buffer."""
 
     def __init__(
-        self, source_prior: VectorLike, *, reduction: Reduction = "mean"
+        self, source_prior: VectorLike, *, reduction: base.Reduction = "mean"
     ) -> None:
         super().__init__(source_prior)
-        check_reduction(reduction)
+        base.check_reduction(reduction)
         self.reduction = reduction
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = check_batch(logits, labels)
-        check_num_classes("source_prior", self.source_prior, f)
+        f, y = base.check_batch(logits, labels)
+        base.check_num_classes("source_prior", self.source_prior, f)
         return prior_cross_entropy(f, y, self.log_prior(f), reduction=self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = as_logits(logits)
+        f = base.as_logits(logits)
         return -F.log_softmax(f + self.log_prior(f), dim=1)

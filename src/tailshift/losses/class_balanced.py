@@ -6,20 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import (
-    LOSSES,
-    Loss,
-    Reduction,
-    as_class_counts,
-    as_logits,
-    check_batch,
-    check_not_negative,
-    check_num_classes,
-    check_reduction,
-    check_share,
-    reduce,
-    weigh,
-)
+from tailshift.losses import base
 from tailshift.losses.focal import focal_from_cross_entropy, softmax_focal
 from tailshift.losses.weighted_cross_entropy import (
     WeightedCrossEntropyLoss,
@@ -46,8 +33,8 @@ def class_balanced_weights(class_counts: VectorLike, *, beta: float = 0.9999) ->
         >>> class_balanced_weights([100, 10, 1], beta=0.9)
         tensor([0.2393, 0.3674, 2.3932], dtype=torch.float64)
     """
-    check_share("beta", beta)
-    n = as_class_counts(class_counts)
+    base.check_share("beta", beta)
+    n = base.as_class_counts(class_counts)
     if beta == 1:
         w = 1 / n
     else:
@@ -62,7 +49,7 @@ def class_balanced_cross_entropy_loss(
     class_counts: VectorLike,
     *,
     beta: float = 0.9999,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the cross-entropy weighted by :func:`class_balanced_weights`.
 
@@ -84,11 +71,11 @@ def class_balanced_cross_entropy_loss(
         tensor(1.3634)
     """
     w = class_balanced_weights(class_counts, beta=beta)
-    check_num_classes("class_counts", w, as_logits(logits))
+    base.check_num_classes("class_counts", w, base.as_logits(logits))
     return weighted_cross_entropy_loss(logits, labels, w, reduction=reduction)
 
 
-@LOSSES.register(
+@base.LOSSES.register(
     "class_balanced_cross_entropy", about=class_balanced_cross_entropy_loss
 )
 class ClassBalancedCrossEntropyLoss(WeightedCrossEntropyLoss):
@@ -101,7 +88,7 @@ class ClassBalancedCrossEntropyLoss(WeightedCrossEntropyLoss):
         class_counts: VectorLike,
         *,
         beta: float = 0.9999,
-        reduction: Reduction = "mean",
+        reduction: base.Reduction = "mean",
     ) -> None:
         w = class_balanced_weights(class_counts, beta=beta)
         super().__init__(w, reduction=reduction)
@@ -120,7 +107,7 @@ def class_balanced_focal_loss(
     beta: float = 0.9999,
     gamma: float = 2.0,
     form: FocalForm = "softmax",
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the focal loss weighted by :func:`class_balanced_weights`.
 
@@ -150,13 +137,13 @@ def class_balanced_focal_loss(
         ... )
         tensor(0.5897)
     """
-    check_reduction(reduction)
-    check_not_negative("gamma", gamma)
+    base.check_reduction(reduction)
+    base.check_not_negative("gamma", gamma)
     check_form(form)
-    f, y = check_batch(logits, labels)  # (N, C), (N,)
+    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
     w = class_balanced_weights(class_counts, beta=beta)
-    check_num_classes("class_counts", w, f)
-    return reduce(weigh(_FOCAL[form](f, y, gamma), y, w.to(f)), reduction)
+    base.check_num_classes("class_counts", w, f)
+    return base.reduce(base.weigh(_FOCAL[form](f, y, gamma), y, w.to(f)), reduction)
 
 
 def sigmoid_focal(f: Tensor, y: Tensor, gamma: float) -> Tensor:
@@ -179,8 +166,8 @@ def check_form(form: str) -> None:
         raise ValueError(f"`form` must be 'softmax' or 'sigmoid', but is {form!r}.")
 
 
-@LOSSES.register("class_balanced_focal", about=class_balanced_focal_loss)
-class ClassBalancedFocalLoss(Loss):
+@base.LOSSES.register("class_balanced_focal", about=class_balanced_focal_loss)
+class ClassBalancedFocalLoss(base.Loss):
     """Module form of :func:`class_balanced_focal_loss`; the weights are a buffer."""
 
     class_weights: Tensor
@@ -192,11 +179,11 @@ class ClassBalancedFocalLoss(Loss):
         beta: float = 0.9999,
         gamma: float = 2.0,
         form: FocalForm = "softmax",
-        reduction: Reduction = "mean",
+        reduction: base.Reduction = "mean",
     ) -> None:
         super().__init__()
-        check_reduction(reduction)
-        check_not_negative("gamma", gamma)
+        base.check_reduction(reduction)
+        base.check_not_negative("gamma", gamma)
         check_form(form)
         self.beta, self.gamma, self.form, self.reduction = beta, gamma, form, reduction
         w = class_balanced_weights(class_counts, beta=beta)
@@ -204,14 +191,16 @@ class ClassBalancedFocalLoss(Loss):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = check_batch(logits, labels)
-        check_num_classes("class_counts", self.class_weights, f)
+        f, y = base.check_batch(logits, labels)
+        base.check_num_classes("class_counts", self.class_weights, f)
         losses = _FOCAL[self.form](f, y, self.gamma)
-        return reduce(weigh(losses, y, self.class_weights.to(f)), self.reduction)
+        return base.reduce(
+            base.weigh(losses, y, self.class_weights.to(f)), self.reduction
+        )
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = as_logits(logits)
+        f = base.as_logits(logits)
         if self.form == "softmax":
             losses = focal_from_cross_entropy(-F.log_softmax(f, dim=1), self.gamma)
         else:

@@ -3,18 +3,11 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import (
-    LOSSES,
-    Loss,
-    Reduction,
-    as_logits,
-    check_batch,
-    check_reduction,
-)
+from tailshift.losses import base
 
 
 def cross_entropy_loss(
-    logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean"
+    logits: Tensor, labels: Tensor, *, reduction: base.Reduction = "mean"
 ) -> Tensor:
     r"""Return the softmax cross-entropy.
 
@@ -35,18 +28,18 @@ def cross_entropy_loss(
         >>> cross_entropy_loss(logits, torch.tensor([0, 2]))
         tensor(0.7531)
     """
-    check_reduction(reduction)
-    f, y = check_batch(logits, labels)  # (N, C), (N,)
+    base.check_reduction(reduction)
+    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
     return F.cross_entropy(f, y, reduction=reduction)
 
 
-@LOSSES.register("cross_entropy", about=cross_entropy_loss)
-class CrossEntropyLoss(Loss):
+@base.LOSSES.register("cross_entropy", about=cross_entropy_loss)
+class CrossEntropyLoss(base.Loss):
     """Module form of :func:`cross_entropy_loss`."""
 
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
+    def __init__(self, *, reduction: base.Reduction = "mean") -> None:
         super().__init__()
-        check_reduction(reduction)
+        base.check_reduction(reduction)
         self.reduction = reduction
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -55,4 +48,4 @@ class CrossEntropyLoss(Loss):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        return -F.log_softmax(as_logits(logits), dim=1)
+        return -F.log_softmax(base.as_logits(logits), dim=1)

@@ -4,20 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import (
-    LOSSES,
-    Loss,
-    Reduction,
-    as_logits,
-    as_weights,
-    check_batch,
-    check_not_negative,
-    check_num_classes,
-    check_reduction,
-    reduce,
-    weigh,
-    weights_for,
-)
+from tailshift.losses import base
 from tailshift.priors import VectorLike
 
 
@@ -27,7 +14,7 @@ def focal_loss(
     *,
     gamma: float = 2.0,
     class_weights: VectorLike | None = None,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the focal loss of softmax probabilities.
 
@@ -50,11 +37,11 @@ def focal_loss(
         >>> focal_loss(logits, torch.tensor([0, 2]))
         tensor(0.2670)
     """
-    check_reduction(reduction)
-    check_not_negative("gamma", gamma)
-    f, y = check_batch(logits, labels)  # (N, C), (N,)
-    w = weights_for(f, class_weights)
-    return reduce(weigh(softmax_focal(f, y, gamma), y, w), reduction)
+    base.check_reduction(reduction)
+    base.check_not_negative("gamma", gamma)
+    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
+    w = base.weights_for(f, class_weights)
+    return base.reduce(base.weigh(softmax_focal(f, y, gamma), y, w), reduction)
 
 
 def softmax_focal(f: Tensor, y: Tensor, gamma: float) -> Tensor:
@@ -74,8 +61,8 @@ def focal_from_cross_entropy(losses: Tensor, gamma: float) -> Tensor:
     return wrongness.pow(gamma) * losses
 
 
-@LOSSES.register("focal", about=focal_loss)
-class FocalLoss(Loss):
+@base.LOSSES.register("focal", about=focal_loss)
+class FocalLoss(base.Loss):
     """Module form of :func:`focal_loss`; the weights, if any, are a buffer."""
 
     class_weights: Tensor | None
@@ -85,24 +72,24 @@ class FocalLoss(Loss):
         *,
         gamma: float = 2.0,
         class_weights: VectorLike | None = None,
-        reduction: Reduction = "mean",
+        reduction: base.Reduction = "mean",
     ) -> None:
         super().__init__()
-        check_reduction(reduction)
-        check_not_negative("gamma", gamma)
+        base.check_reduction(reduction)
+        base.check_not_negative("gamma", gamma)
         self.gamma, self.reduction = gamma, reduction
-        w = None if class_weights is None else as_weights(class_weights).clone()
+        w = None if class_weights is None else base.as_weights(class_weights).clone()
         self.register_buffer("class_weights", w)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = check_batch(logits, labels)
-        losses = weigh(softmax_focal(f, y, self.gamma), y, self._weights(f))
-        return reduce(losses, self.reduction)
+        f, y = base.check_batch(logits, labels)
+        losses = base.weigh(softmax_focal(f, y, self.gamma), y, self._weights(f))
+        return base.reduce(losses, self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = as_logits(logits)
+        f = base.as_logits(logits)
         losses = focal_from_cross_entropy(-F.log_softmax(f, dim=1), self.gamma)
         w = self._weights(f)
         return losses if w is None else losses * w
@@ -110,7 +97,7 @@ class FocalLoss(Loss):
     def _weights(self, f: Tensor) -> Tensor | None:
         if self.class_weights is None:
             return None
-        check_num_classes("class_weights", self.class_weights, f)
+        base.check_num_classes("class_weights", self.class_weights, f)
         return self.class_weights.to(f)
 
     def extra_repr(self) -> str:

@@ -3,17 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from tailshift.losses import base
 from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
-from tailshift.losses.base import (
-    LOSSES,
-    PriorLoss,
-    Reduction,
-    as_logits,
-    check_batch,
-    check_not_negative,
-    check_num_classes,
-    check_part,
-)
 from tailshift.losses.class_statistics import log_probs_and_statistics
 from tailshift.losses.lader import (
     LADERMode,
@@ -31,7 +22,7 @@ def lade_ce_loss(
     labels: Tensor,
     source_prior: VectorLike,
     *,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return LADE-CE, the cross-entropy of :math:`p_s(y|x)` from disentangled logits.
 
@@ -75,9 +66,9 @@ def lade_loss(
         >>> lade_loss(logits, labels, source_prior, alpha=0.1, lam=0.1)
         tensor(1.1983)
     """
-    check_not_negative("alpha", alpha)
+    base.check_not_negative("alpha", alpha)
     check_lader_settings(lam, mode)
-    f, y = check_batch(logits, labels)  # (N, C), (N,)
+    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
     p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
     alpha_c = as_class_weights(class_weights, p_s)
     return _lade(f, y, p_s, alpha_c, alpha=alpha, lam=lam, mode=mode)
@@ -109,8 +100,8 @@ def _lade(
     return alpha * regulariser - mean_log_prob  # Eq. 20
 
 
-@LOSSES.register("lade", about=lade_loss)
-class LADELoss(PriorLoss):
+@base.LOSSES.register("lade", about=lade_loss)
+class LADELoss(base.PriorLoss):
     """Module form of :func:`lade_loss`; prior and class weights are buffers.
 
     Example:
@@ -135,7 +126,7 @@ class LADELoss(PriorLoss):
         class_weights: VectorLike | None = None,
     ) -> None:
         super().__init__(source_prior)
-        check_not_negative("alpha", alpha)
+        base.check_not_negative("alpha", alpha)
         check_lader_settings(lam, mode)
         self.alpha, self.lam, self.mode = alpha, lam, mode
         alpha_c = as_class_weights(class_weights, self.source_prior)
@@ -143,7 +134,7 @@ class LADELoss(PriorLoss):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        return self._of(*check_batch(logits, labels), Processes())
+        return self._of(*base.check_batch(logits, labels), Processes())
 
     def over_processes(
         self, logits: Tensor, labels: Tensor, processes: Processes
@@ -157,10 +148,10 @@ class LADELoss(PriorLoss):
             labels: Class indices, shape (n,).
             processes: Those that train together.
         """
-        return self._of(*check_part(logits, labels), processes)
+        return self._of(*base.check_part(logits, labels), processes)
 
     def _of(self, f: Tensor, y: Tensor, processes: Processes) -> Tensor:
-        check_num_classes("source_prior", self.source_prior, f)
+        base.check_num_classes("source_prior", self.source_prior, f)
         if self.alpha == 0 and processes.world_size > 1:
             losses = prior_cross_entropy(f, y, self.log_prior(f), reduction="none")
             return processes.mean(losses)
@@ -177,7 +168,7 @@ class LADELoss(PriorLoss):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return LADE-CE for each possible label, (N, C): the part with soft labels."""
-        f = as_logits(logits)
+        f = base.as_logits(logits)
         return -F.log_softmax(f + self.log_prior(f), dim=1)
 
     def extra_repr(self) -> str:

@@ -4,22 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import (
-    LOSSES,
-    Loss,
-    Reduction,
-    as_class_counts,
-    as_logits,
-    as_weights,
-    check_batch,
-    check_not_negative,
-    check_num_classes,
-    check_positive,
-    check_reduction,
-    reduce,
-    weigh,
-    weights_for,
-)
+from tailshift.losses import base
 from tailshift.priors import VectorLike
 
 
@@ -34,8 +19,8 @@ def ldam_margins(class_counts: VectorLike, *, max_margin: float = 0.5) -> Tensor
         >>> ldam_margins([160, 10])
         tensor([0.2500, 0.5000], dtype=torch.float64)
     """
-    check_not_negative("max_margin", max_margin)
-    n = as_class_counts(class_counts)
+    base.check_not_negative("max_margin", max_margin)
+    n = base.as_class_counts(class_counts)
     return max_margin * (n.min() / n) ** 0.25
 
 
@@ -47,7 +32,7 @@ def ldam_loss(
     max_margin: float = 0.5,
     scale: float = 30.0,
     class_weights: VectorLike | None = None,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the label-distribution-aware margin loss.
 
@@ -74,13 +59,15 @@ def ldam_loss(
         >>> ldam_loss(cosines, torch.tensor([0, 1]), [160, 10], scale=10.0)
         tensor(2.0111)
     """
-    check_reduction(reduction)
-    check_positive("scale", scale)
-    f, y = check_batch(cosines, labels, name="cosines")  # (N, C), (N,)
+    base.check_reduction(reduction)
+    base.check_positive("scale", scale)
+    f, y = base.check_batch(cosines, labels, name="cosines")  # (N, C), (N,)
     m = ldam_margins(class_counts, max_margin=max_margin)
-    check_num_classes("class_counts", m, f, logits_name="cosines")
-    w = weights_for(f, class_weights, logits_name="cosines")
-    return reduce(weigh(_margin_losses(f, y, m.to(f), scale), y, w), reduction)
+    base.check_num_classes("class_counts", m, f, logits_name="cosines")
+    w = base.weights_for(f, class_weights, logits_name="cosines")
+    return base.reduce(
+        base.weigh(_margin_losses(f, y, m.to(f), scale), y, w), reduction
+    )
 
 
 def _margin_losses(f: Tensor, y: Tensor, m: Tensor, scale: float) -> Tensor:
@@ -89,8 +76,8 @@ def _margin_losses(f: Tensor, y: Tensor, m: Tensor, scale: float) -> Tensor:
     return F.cross_entropy(z, y, reduction="none")
 
 
-@LOSSES.register("ldam", about=ldam_loss)
-class LDAMLoss(Loss):
+@base.LOSSES.register("ldam", about=ldam_loss)
+class LDAMLoss(base.Loss):
     """Module form of :func:`ldam_loss`; margins and class weights are buffers.
 
     The weights are 1 until :meth:`set_class_weights`, and saved in ``state_dict``.
@@ -112,11 +99,11 @@ class LDAMLoss(Loss):
         max_margin: float = 0.5,
         scale: float = 30.0,
         class_weights: VectorLike | None = None,
-        reduction: Reduction = "mean",
+        reduction: base.Reduction = "mean",
     ) -> None:
         super().__init__()
-        check_reduction(reduction)
-        check_positive("scale", scale)
+        base.check_reduction(reduction)
+        base.check_positive("scale", scale)
         self.max_margin, self.scale, self.reduction = max_margin, scale, reduction
         m = ldam_margins(class_counts, max_margin=max_margin)
         self.register_buffer("margins", m)
@@ -126,7 +113,7 @@ class LDAMLoss(Loss):
 
     def set_class_weights(self, class_weights: VectorLike) -> None:
         """Weigh the classes from here on, as deferred re-weighting does."""
-        w = as_weights(class_weights)
+        w = base.as_weights(class_weights)
         if w.shape != self.margins.shape:
             raise ValueError(
                 f"`class_weights` has {len(w)} entries "
@@ -136,14 +123,16 @@ class LDAMLoss(Loss):
 
     def forward(self, cosines: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of cosines (N, C) and labels (N,)."""
-        f, y = check_batch(cosines, labels, name="cosines")
-        check_num_classes("class_counts", self.margins, f, logits_name="cosines")
+        f, y = base.check_batch(cosines, labels, name="cosines")
+        base.check_num_classes("class_counts", self.margins, f, logits_name="cosines")
         losses = _margin_losses(f, y, self.margins.to(f), self.scale)
-        return reduce(weigh(losses, y, self.class_weights.to(f)), self.reduction)
+        return base.reduce(
+            base.weigh(losses, y, self.class_weights.to(f)), self.reduction
+        )
 
     def class_losses(self, cosines: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = as_logits(cosines, name="cosines")
+        f = base.as_logits(cosines, name="cosines")
         z = self.scale * f
         own = z - self.scale * self.margins.to(f)  # s (cos_c − m_c)
         losses = F.softplus(_log_sum_exp_of_others(z) - own)

@@ -3,17 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+from tailshift.losses import base
 from tailshift.losses.balanced_softmax import prior_cross_entropy
-from tailshift.losses.base import (
-    LOSSES,
-    PriorLoss,
-    Reduction,
-    as_logits,
-    check_batch,
-    check_not_negative,
-    check_num_classes,
-    check_reduction,
-)
 from tailshift.priors import VectorLike, as_prior
 
 
@@ -23,7 +14,7 @@ def logit_adjusted_loss(
     source_prior: VectorLike,
     *,
     tau: float = 1.0,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the cross-entropy of logits shifted by τ times the log source prior.
 
@@ -47,15 +38,15 @@ def logit_adjusted_loss(
         >>> logit_adjusted_loss(logits, labels, source_prior, tau=0.5)
         tensor(0.9214)
     """
-    check_reduction(reduction)
-    check_not_negative("tau", tau)
-    f, y = check_batch(logits, labels)  # (N, C), (N,)
+    base.check_reduction(reduction)
+    base.check_not_negative("tau", tau)
+    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
     p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
     return prior_cross_entropy(f, y, tau * p_s.log(), reduction=reduction)
 
 
-@LOSSES.register("logit_adjusted", about=logit_adjusted_loss)
-class LogitAdjustedLoss(PriorLoss):
+@base.LOSSES.register("logit_adjusted", about=logit_adjusted_loss)
+class LogitAdjustedLoss(base.PriorLoss):
     """Module form of :func:`logit_adjusted_loss`; the prior is a buffer."""
 
     def __init__(
@@ -63,23 +54,23 @@ class LogitAdjustedLoss(PriorLoss):
         source_prior: VectorLike,
         *,
         tau: float = 1.0,
-        reduction: Reduction = "mean",
+        reduction: base.Reduction = "mean",
     ) -> None:
         super().__init__(source_prior)
-        check_reduction(reduction)
-        check_not_negative("tau", tau)
+        base.check_reduction(reduction)
+        base.check_not_negative("tau", tau)
         self.tau, self.reduction = tau, reduction
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = check_batch(logits, labels)
-        check_num_classes("source_prior", self.source_prior, f)
+        f, y = base.check_batch(logits, labels)
+        base.check_num_classes("source_prior", self.source_prior, f)
         shift = self.tau * self.log_prior(f)
         return prior_cross_entropy(f, y, shift, reduction=self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = as_logits(logits)
+        f = base.as_logits(logits)
         return -F.log_softmax(f + self.tau * self.log_prior(f), dim=1)
 
     def extra_repr(self) -> str:

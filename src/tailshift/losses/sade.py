@@ -4,16 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import (
-    LOSSES,
-    PriorLoss,
-    Reduction,
-    check_batch,
-    check_not_negative,
-    check_num_classes,
-    check_reduction,
-    reduce,
-)
+from tailshift.losses import base
 from tailshift.priors import VectorLike, as_prior
 
 NUM_EXPERTS = 3
@@ -26,7 +17,7 @@ def sade_loss(
     source_prior: VectorLike,
     *,
     tau: float = 2.0,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the sum of the three experts' cross-entropies.
 
@@ -52,10 +43,10 @@ def sade_loss(
         >>> sade_loss(logits, labels, [0.8, 0.2], reduction="none")  # −log ½ .8 64/65
         tensor([0.9318])
     """
-    check_reduction(reduction)
+    base.check_reduction(reduction)
     v, y = _check_experts(expert_logits, labels)  # (3, N, C), (N,)
     p_s = as_prior(source_prior, num_classes=v.shape[2], like=v, positive=True)
-    return reduce(_expert_losses(v, y, _shifts(p_s, tau)), reduction)
+    return base.reduce(_expert_losses(v, y, _shifts(p_s, tau)), reduction)
 
 
 def inverse_prior(source_prior: VectorLike) -> Tensor:
@@ -90,7 +81,7 @@ def sade_priors(source_prior: VectorLike, *, tau: float = 2.0) -> Tensor:
 
 def _shifts(p_s: Tensor, tau: float) -> Tensor:
     """Return what is added to each expert's logits in training, shape (3, C)."""
-    check_not_negative("tau", tau)
+    base.check_not_negative("tau", tau)
     log_p_s = p_s.log()
     inverse = log_p_s - tau * _reverse_ranks(p_s).log()
     return torch.stack([torch.zeros_like(log_p_s), log_p_s, inverse])
@@ -104,7 +95,7 @@ def _expert_losses(v: Tensor, y: Tensor, shifts: Tensor) -> Tensor:
 
 def _check_experts(expert_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     v = _widen_experts(expert_logits)
-    _, y = check_batch(v[0], labels, name="expert_logits[0]")
+    _, y = base.check_batch(v[0], labels, name="expert_logits[0]")
     return v, y
 
 
@@ -121,8 +112,8 @@ def _widen_experts(expert_logits: Tensor) -> Tensor:
     return expert_logits.to(torch.promote_types(expert_logits.dtype, torch.float32))
 
 
-@LOSSES.register("sade", about=sade_loss)
-class SADELoss(PriorLoss):
+@base.LOSSES.register("sade", about=sade_loss)
+class SADELoss(base.PriorLoss):
     """Module form of :func:`sade_loss`; the prior is a buffer."""
 
     def __init__(
@@ -130,21 +121,21 @@ class SADELoss(PriorLoss):
         source_prior: VectorLike,
         *,
         tau: float = 2.0,
-        reduction: Reduction = "mean",
+        reduction: base.Reduction = "mean",
     ) -> None:
         super().__init__(source_prior)
-        check_reduction(reduction)
-        check_not_negative("tau", tau)
+        base.check_reduction(reduction)
+        base.check_not_negative("tau", tau)
         self.tau, self.reduction = tau, reduction
 
     def forward(self, expert_logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the experts' logits (3, N, C) and labels (N,)."""
         v, y = _check_experts(expert_logits, labels)
-        check_num_classes(
+        base.check_num_classes(
             "source_prior", self.source_prior, v[0], logits_name="expert_logits"
         )
         shifts = _shifts(self.source_prior.to(v), self.tau)
-        return reduce(_expert_losses(v, y, shifts), self.reduction)
+        return base.reduce(_expert_losses(v, y, shifts), self.reduction)
 
     def class_losses(self, expert_logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""

@@ -6,27 +6,17 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from tailshift.losses.base import (
-    Loss,
-    LossFunction,
-    Reduction,
-    as_class_counts,
-    as_loss,
-    check_reduction,
-    check_share,
-    loss_over_processes,
-    reduce,
-)
+from tailshift.losses import base
 from tailshift.priors import VectorLike, as_vector
 from tailshift.processes import Processes
 
 
 def soft_target_loss(
-    loss: LossFunction,
+    loss: base.LossFunction,
     logits: Tensor,
     targets: Tensor,
     *,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the loss that is expected when labels are drawn from the targets.
 
@@ -48,8 +38,8 @@ def soft_target_loss(
         >>> soft_target_loss(CrossEntropyLoss(), logits, targets)
         tensor(0.9076)
     """
-    check_reduction(reduction)
-    wrapped = as_loss(loss)
+    base.check_reduction(reduction)
+    wrapped = base.as_loss(loss)
     if wrapped.spans_batch:
         raise TypeError(
             f"`loss` must be a mean over samples, but {type(loss).__name__} looks at "
@@ -61,20 +51,22 @@ def soft_target_loss(
             f"`targets` must have shape {tuple(losses.shape)}, "
             f"but has shape {tuple(targets.shape)}."
         )
-    return reduce((targets.to(losses.dtype) * losses).sum(1), reduction)
+    return base.reduce((targets.to(losses.dtype) * losses).sum(1), reduction)
 
 
-class SoftTargetLoss(Loss):
+class SoftTargetLoss(base.Loss):
     """Module form of :func:`soft_target_loss`: takes soft targets where labels went."""
 
-    def __init__(self, loss: LossFunction, *, reduction: Reduction = "mean") -> None:
+    def __init__(
+        self, loss: base.LossFunction, *, reduction: base.Reduction = "mean"
+    ) -> None:
         super().__init__()
-        check_reduction(reduction)
+        base.check_reduction(reduction)
         self.loss, self.reduction = loss, reduction
 
     def begin_epoch(self, epoch: int, num_epochs: int) -> None:
         """Tell the loss inside."""
-        as_loss(self.loss).begin_epoch(epoch, num_epochs)
+        base.as_loss(self.loss).begin_epoch(epoch, num_epochs)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the expected loss of logits (N, C) and targets (N, C)."""
@@ -110,13 +102,13 @@ def label_smoothing_factors(
         >>> label_smoothing_factors([50, 30, 10])
         tensor([0.4000, 0.3121, 0.1000], dtype=torch.float64)
     """
-    check_share("head", head)
-    check_share("tail", tail)
+    base.check_share("head", head)
+    base.check_share("tail", tail)
     if shape not in get_args(SmoothingShape):
         raise ValueError(
             f"`shape` must be 'concave', 'linear' or 'convex', but is {shape!r}."
         )
-    n = as_class_counts(class_counts, positive=False)
+    n = base.as_class_counts(class_counts, positive=False)
     spread = n.max() - n.min()
     t = (n - n.min()) / torch.where(spread > 0, spread, torch.ones_like(spread))
     if shape == "concave":
@@ -149,7 +141,7 @@ def smooth_labels(labels: Tensor, factors: VectorLike) -> Tensor:
 
 
 def smoothed_loss(
-    loss: LossFunction, logits: Tensor, labels: Tensor, factors: VectorLike
+    loss: base.LossFunction, logits: Tensor, labels: Tensor, factors: VectorLike
 ) -> Tensor:
     r"""Return any loss under smoothed labels, reduced as ``loss`` reduces it.
 
@@ -174,15 +166,17 @@ def smoothed_loss(
         ... )
         tensor(1.0076)
     """
-    wrapped = as_loss(loss)
+    wrapped = base.as_loss(loss)
     value: Tensor = wrapped(logits, labels)
     change = _smoothing(wrapped, logits, labels, _check_factors(factors))
     if value.ndim == 0:
-        change = reduce(change, wrapped.reduction)
+        change = base.reduce(change, wrapped.reduction)
     return value + change
 
 
-def _smoothing(loss: Loss, logits: Tensor, labels: Tensor, epsilon: Tensor) -> Tensor:
+def _smoothing(
+    loss: base.Loss, logits: Tensor, labels: Tensor, epsilon: Tensor
+) -> Tensor:
     """Return by how much smoothing changes the loss of each sample, shape (N,)."""
     losses, y = loss.class_losses(logits), labels.long()  # (N, C), (N,)
     if len(epsilon) != losses.shape[1]:
@@ -202,7 +196,7 @@ def _check_factors(factors: VectorLike) -> Tensor:
     return epsilon
 
 
-class LabelAwareSmoothing(Loss):
+class LabelAwareSmoothing(base.Loss):
     """Module form of :func:`smoothed_loss` around a loss; the factors are a buffer.
 
     Example:
@@ -216,7 +210,7 @@ class LabelAwareSmoothing(Loss):
 
     def __init__(
         self,
-        loss: LossFunction,
+        loss: base.LossFunction,
         class_counts: VectorLike,
         *,
         head: float = 0.4,
@@ -224,7 +218,7 @@ class LabelAwareSmoothing(Loss):
         shape: SmoothingShape = "concave",
     ) -> None:
         super().__init__()
-        self.loss, wrapped = loss, as_loss(loss)
+        self.loss, wrapped = loss, base.as_loss(loss)
         self.reduction, self.spans_batch = wrapped.reduction, wrapped.spans_batch
         epsilon = label_smoothing_factors(
             class_counts, head=head, tail=tail, shape=shape
@@ -239,12 +233,12 @@ class LabelAwareSmoothing(Loss):
         self, logits: Tensor, labels: Tensor, processes: Processes
     ) -> Tensor:
         """Return what averages over processes to the loss of all their samples."""
-        value = loss_over_processes(self.loss, logits, labels, processes)
+        value = base.loss_over_processes(self.loss, logits, labels, processes)
         change = value.new_zeros(0)
         if len(labels):
-            change = _smoothing(as_loss(self.loss), logits, labels, self.factors)
+            change = _smoothing(base.as_loss(self.loss), logits, labels, self.factors)
         return value + processes.mean(change.to(value.dtype))
 
     def begin_epoch(self, epoch: int, num_epochs: int) -> None:
         """Tell the loss inside."""
-        as_loss(self.loss).begin_epoch(epoch, num_epochs)
+        base.as_loss(self.loss).begin_epoch(epoch, num_epochs)

@@ -5,19 +5,7 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import (
-    LOSSES,
-    Loss,
-    Reduction,
-    as_logits,
-    as_weights,
-    check_batch,
-    check_num_classes,
-    check_reduction,
-    reduce,
-    weigh,
-    weights_for,
-)
+from tailshift.losses import base
 from tailshift.priors import VectorLike
 
 
@@ -26,7 +14,7 @@ def weighted_cross_entropy_loss(
     labels: Tensor,
     class_weights: VectorLike,
     *,
-    reduction: Reduction = "mean",
+    reduction: base.Reduction = "mean",
 ) -> Tensor:
     r"""Return the mean over samples of the class weight times the cross-entropy.
 
@@ -54,37 +42,41 @@ def weighted_cross_entropy_loss(
         >>> weighted_cross_entropy_loss(logits, labels, [0.5, 1.0, 1.5])
         tensor(0.9259)
     """
-    check_reduction(reduction)
-    f, y = check_batch(logits, labels)  # (N, C), (N,)
-    w = weights_for(f, class_weights)
-    return reduce(weigh(F.cross_entropy(f, y, reduction="none"), y, w), reduction)
+    base.check_reduction(reduction)
+    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
+    w = base.weights_for(f, class_weights)
+    return base.reduce(
+        base.weigh(F.cross_entropy(f, y, reduction="none"), y, w), reduction
+    )
 
 
-@LOSSES.register("weighted_cross_entropy", about=weighted_cross_entropy_loss)
-class WeightedCrossEntropyLoss(Loss):
+@base.LOSSES.register("weighted_cross_entropy", about=weighted_cross_entropy_loss)
+class WeightedCrossEntropyLoss(base.Loss):
     """Module form of :func:`weighted_cross_entropy_loss`; the weights are a buffer."""
 
     class_weights: Tensor
     argument: ClassVar[str] = "class_weights"
 
     def __init__(
-        self, class_weights: VectorLike, *, reduction: Reduction = "mean"
+        self, class_weights: VectorLike, *, reduction: base.Reduction = "mean"
     ) -> None:
         super().__init__()
-        check_reduction(reduction)
+        base.check_reduction(reduction)
         self.reduction = reduction
-        self.register_buffer("class_weights", as_weights(class_weights).clone())
+        self.register_buffer("class_weights", base.as_weights(class_weights).clone())
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = check_batch(logits, labels)
-        check_num_classes(self.argument, self.class_weights, f)
+        f, y = base.check_batch(logits, labels)
+        base.check_num_classes(self.argument, self.class_weights, f)
         losses = F.cross_entropy(f, y, reduction="none")
-        return reduce(weigh(losses, y, self.class_weights.to(f)), self.reduction)
+        return base.reduce(
+            base.weigh(losses, y, self.class_weights.to(f)), self.reduction
+        )
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = as_logits(logits)
+        f = base.as_logits(logits)
         return -F.log_softmax(f, dim=1) * self.class_weights.to(f)
 
     def extra_repr(self) -> str:

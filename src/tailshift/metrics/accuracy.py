@@ -7,14 +7,7 @@ higher is better.
 import torch
 from torch import Tensor
 
-from tailshift.checks import (
-    ArrayLike,
-    check_counts,
-    check_logits,
-    check_probs,
-    check_sample_labels,
-    check_weights,
-)
+from tailshift import checks
 from tailshift.priors import VectorLike
 
 
@@ -34,18 +27,18 @@ def class_groups(
     """
     if many < few:
         raise ValueError(f"`many` must be at least `few`, but is {many} against {few}.")
-    n = check_counts(class_counts)  # (C,)
+    n = checks.check_counts(class_counts)  # (C,)
     is_many, is_few = n > many, n < few
     members = {"many": is_many, "medium": ~is_many & ~is_few, "few": is_few}
     return {name: member.nonzero().flatten() for name, member in members.items()}
 
 
 def accuracy(
-    logits: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
+    logits: checks.ArrayLike | None = None,
+    labels: checks.ArrayLike | None = None,
     *,
-    probs: ArrayLike | None = None,
-    sample_weights: ArrayLike | None = None,
+    probs: checks.ArrayLike | None = None,
+    sample_weights: checks.ArrayLike | None = None,
 ) -> float:
     """Return the share of samples whose highest score is their label's.
 
@@ -63,14 +56,14 @@ def accuracy(
         0.5
     """
     scores, y = check_scores(logits, labels, probs)
-    return share(scores.argmax(dim=1) == y, check_weights(sample_weights, y))
+    return share(scores.argmax(dim=1) == y, checks.check_weights(sample_weights, y))
 
 
 def top_k_accuracy(
-    logits: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
+    logits: checks.ArrayLike | None = None,
+    labels: checks.ArrayLike | None = None,
     *,
-    probs: ArrayLike | None = None,
+    probs: checks.ArrayLike | None = None,
     k: int = 5,
 ) -> float:
     """Return the share of samples whose label is among the k highest scores.
@@ -94,14 +87,14 @@ def top_k_accuracy(
         raise ValueError(
             f"`k` must lie in 1..{scores.shape[1]}, the number of classes, but is {k}."
         )
-    return share(label_ranks(scores, y) < k, check_weights(None, y))
+    return share(label_ranks(scores, y) < k, checks.check_weights(None, y))
 
 
 def macro_f1(
-    logits: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
+    logits: checks.ArrayLike | None = None,
+    labels: checks.ArrayLike | None = None,
     *,
-    probs: ArrayLike | None = None,
+    probs: checks.ArrayLike | None = None,
 ) -> float:
     r"""Return the F1 score averaged over classes.
 
@@ -125,12 +118,12 @@ def macro_f1(
 
 
 def group_accuracy(
-    logits: ArrayLike | None = None,
-    labels: ArrayLike | None = None,
+    logits: checks.ArrayLike | None = None,
+    labels: checks.ArrayLike | None = None,
     class_counts: VectorLike | None = None,
     *,
-    probs: ArrayLike | None = None,
-    sample_weights: ArrayLike | None = None,
+    probs: checks.ArrayLike | None = None,
+    sample_weights: checks.ArrayLike | None = None,
 ) -> dict[str, float]:
     """Return the accuracy over the samples of many-, medium- and few-shot classes.
 
@@ -154,13 +147,15 @@ def group_accuracy(
     scores, y = check_scores(logits, labels, probs)
     if class_counts is None:
         raise TypeError("`class_counts` must be given, but is missing.")
-    n = check_counts(class_counts, num_classes=scores.shape[1])
-    w = check_weights(sample_weights, y)
+    n = checks.check_counts(class_counts, num_classes=scores.shape[1])
+    w = checks.check_weights(sample_weights, y)
     return group_shares(scores.argmax(dim=1) == y, y, n, w)
 
 
 def check_scores(
-    logits: ArrayLike | None, labels: ArrayLike | None, probs: ArrayLike | None
+    logits: checks.ArrayLike | None,
+    labels: checks.ArrayLike | None,
+    probs: checks.ArrayLike | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the given one of logits and probs (N, C), and the labels (N,), checked."""
     if (logits is None) == (probs is None):
@@ -169,11 +164,11 @@ def check_scores(
     if labels is None:
         raise TypeError("`labels` must be given, but is missing.")
     if probs is not None:
-        scores = check_probs(probs)
-        return scores, check_sample_labels(labels, scores, name="probs")
+        scores = checks.check_probs(probs)
+        return scores, checks.check_sample_labels(labels, scores, name="probs")
     assert logits is not None
-    scores = check_logits(logits)
-    return scores, check_sample_labels(labels, scores)
+    scores = checks.check_logits(logits)
+    return scores, checks.check_sample_labels(labels, scores)
 
 
 def label_ranks(scores: Tensor, labels: Tensor) -> Tensor:

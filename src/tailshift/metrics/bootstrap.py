@@ -9,13 +9,8 @@ import torch
 from torch import Tensor
 
 from tailshift.checks import ArrayLike
+from tailshift.metrics import calibration_error
 from tailshift.metrics.accuracy import check_scores
-from tailshift.metrics.calibration_error import (
-    NUM_BINS,
-    bin_of,
-    check_binning,
-    equal_width_edges,
-)
 from tailshift.metrics.classwise import ClasswiseGaps
 from tailshift.metrics.sample_scores import SampleScores, score_chunks
 from tailshift.metrics.table import METRICS
@@ -37,7 +32,7 @@ def bootstrap_intervals(
     labels: ArrayLike | None = None,
     *,
     probs: ArrayLike | None = None,
-    num_bins: int = NUM_BINS,
+    num_bins: int = calibration_error.NUM_BINS,
     repeats: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -70,7 +65,7 @@ def bootstrap_intervals(
         >>> bootstrap_intervals(logits, labels)["accuracy"]
         Interval(value=0.75, low=0.69, high=0.805)
     """
-    check_binning(num_bins, "equal_width")
+    calibration_error.check_binning(num_bins, "equal_width")
     _check_settings(repeats, level)
     f, y = check_scores(logits, labels, probs)
     f, y, is_probs = f.cpu(), y.cpu(), probs is not None
@@ -118,9 +113,9 @@ def _means(
 ) -> dict[str, Tensor]:
     """Return the metrics that are sums over samples, by weighting, each (R,)."""
     hit = (scores.predicted == labels).double()
-    edges = equal_width_edges(num_bins, scores.confidence.dtype)
+    edges = calibration_error.equal_width_edges(num_bins, scores.confidence.dtype)
     gaps = torch.zeros(len(labels), num_bins, dtype=torch.float64)  # (N, M)
-    where = bin_of(scores.confidence, edges)[:, None]
+    where = calibration_error.bin_of(scores.confidence, edges)[:, None]
     gaps.scatter_(1, where, (hit - scores.confidence)[:, None])
     impossible = scores.nll.isinf()  # 0 · ∞ would be NaN
     nll = weights @ scores.nll.masked_fill(impossible, 0)

@@ -5,15 +5,8 @@ import torch
 from torch import Tensor
 
 from tailshift.checks import ArrayLike, check_weights
+from tailshift.metrics import calibration_error
 from tailshift.metrics.accuracy import check_scores
-from tailshift.metrics.calibration_error import (
-    NUM_BINS,
-    Binning,
-    bin_of,
-    check_binning,
-    equal_mass_edges,
-    equal_width_edges,
-)
 from tailshift.metrics.sample_scores import score_chunks
 
 _COLUMNS = 1 << 22  # probabilities held at a time where whole columns are sorted
@@ -24,8 +17,8 @@ def classwise_calibration_error(
     labels: ArrayLike | None = None,
     *,
     probs: ArrayLike | None = None,
-    num_bins: int = NUM_BINS,
-    binning: Binning = "equal_width",
+    num_bins: int = calibration_error.NUM_BINS,
+    binning: calibration_error.Binning = "equal_width",
     sample_weights: ArrayLike | None = None,
 ) -> float:
     r"""Return the calibration error of every class's probability, mean over classes.
@@ -55,7 +48,7 @@ def classwise_calibration_error(
         >>> round(error, 4)  # |3/4 − 0.8| for class 0, |1/4 − 0.2| for class 1
         0.05
     """
-    check_binning(num_bins, binning)
+    calibration_error.check_binning(num_bins, binning)
     scores, y = check_scores(logits, labels, probs)
     w = check_weights(sample_weights, y)
     is_probs = probs is not None
@@ -95,12 +88,16 @@ class ClasswiseGaps:
             weights: What each sample counts in each weighting, shape (T, n).
         """
         p, y, w = p.cpu(), labels.cpu(), weights.cpu().double()
-        edges = equal_width_edges(self.num_bins, p.dtype)
+        edges = calibration_error.equal_width_edges(self.num_bins, p.dtype)
         first = self.gaps[:, : self.num_classes]  # (T, C)
         first += (w.to(p.dtype) @ p).double()
         sample, c, high = _above(p, edges[1])
-        place = bin_of(high, edges) * self.num_classes + c
-        own = bin_of(p.gather(1, y[:, None])[:, 0], edges) * self.num_classes + y
+        place = calibration_error.bin_of(high, edges) * self.num_classes + c
+        own = (
+            calibration_error.bin_of(p.gather(1, y[:, None])[:, 0], edges)
+            * self.num_classes
+            + y
+        )
         # The product above has put every probability into its class's first bin. Each
         # high one is added to its own (`place`) and taken from there (`c`), and the
         # label's 1 is taken from the bin of its probability (`own`): one bincount.
@@ -137,7 +134,9 @@ def _equal_mass_error(
         p = scores[:, columns]
         p = p if normaliser is None else (p - normaliser).exp()
         p = p[counted].to(torch.promote_types(p.dtype, torch.float32)).T.contiguous()
-        bins = bin_of(p, equal_mass_edges(p, w, num_bins))  # (c, N)
+        bins = calibration_error.bin_of(
+            p, calibration_error.equal_mass_edges(p, w, num_bins)
+        )  # (c, N)
         c = torch.arange(block, block + len(p), device=y.device)[:, None]
         gaps = w * (p.double() - (y == c).double())
         place = bins + num_bins * (c - block)  # a class's bins one after the other

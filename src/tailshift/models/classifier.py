@@ -4,15 +4,9 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from tailshift.models import timm_backbone
 from tailshift.models.backbone import MODELS, Backbone
 from tailshift.models.heads import Head
-from tailshift.models.timm_backbone import (
-    PREFIX,
-    Pretrained,
-    TimmBackbone,
-    check_timm_name,
-    is_timm_model,
-)
 from tailshift.storage import read_tensors
 
 AUTO = "auto"
@@ -92,7 +86,7 @@ def build_backbone(
     *,
     in_channels: int = 3,
     image_size: int | None = None,
-    pretrained: Pretrained = False,
+    pretrained: timm_backbone.Pretrained = False,
 ) -> Backbone:
     """Return the named backbone.
 
@@ -112,9 +106,9 @@ def build_backbone(
     check_model_name(name)
     if name == AUTO:
         name = suitable_model(image_size)
-    if name.startswith(PREFIX):
-        return TimmBackbone(
-            name.removeprefix(PREFIX),
+    if name.startswith(timm_backbone.PREFIX):
+        return timm_backbone.TimmBackbone(
+            name.removeprefix(timm_backbone.PREFIX),
             in_channels=in_channels,
             image_size=image_size,
             pretrained=pretrained,
@@ -135,7 +129,7 @@ def suitable_model(image_size: int | None) -> str:
         ('resnet32', 'timm:resnet18')
     """
     is_small = image_size is not None and image_size <= MOST_SMALL
-    return "resnet32" if is_small else f"{PREFIX}resnet18"
+    return "resnet32" if is_small else f"{timm_backbone.PREFIX}resnet18"
 
 
 def check_model_name(name: str) -> None:
@@ -147,10 +141,12 @@ def check_model_name(name: str) -> None:
         ...
         ValueError: unknown model 'resnet50'; did you mean 'timm:resnet50'?
     """
-    if name.startswith(PREFIX):
-        check_timm_name(name.removeprefix(PREFIX))
-    elif name not in (*MODELS, AUTO) and is_timm_model(name):
-        raise ValueError(f"unknown model {name!r}; did you mean '{PREFIX}{name}'?")
+    if name.startswith(timm_backbone.PREFIX):
+        timm_backbone.check_timm_name(name.removeprefix(timm_backbone.PREFIX))
+    elif name not in (*MODELS, AUTO) and timm_backbone.is_timm_model(name):
+        raise ValueError(
+            f"unknown model {name!r}; did you mean '{timm_backbone.PREFIX}{name}'?"
+        )
     elif name != AUTO:
         MODELS.get(name)
 
@@ -165,7 +161,7 @@ def load_backbone_weights(backbone: Backbone, path: Path) -> None:
     if not path.is_file():
         raise FileNotFoundError(f"there is no weights file {path}.")
     tensors = read_tensors(path).tensors
-    own = _of_backbone(tensors, isinstance(backbone, TimmBackbone))
+    own = _of_backbone(tensors, isinstance(backbone, timm_backbone.TimmBackbone))
     for name, wanted in backbone.state_dict().items():
         if name not in own:
             raise ValueError(

@@ -2,17 +2,11 @@
 
 from torch import Tensor, nn
 
-from tailshift.models.backbone import (
-    MODELS,
-    Backbone,
-    MeanOverPositions,
-    SplitBackbone,
-    initialise_convolutions,
-)
+from tailshift.models import backbone
 
 
-@MODELS.register("digits_net")
-class DigitsNet(Backbone):
+@backbone.MODELS.register("digits_net")
+class DigitsNet(backbone.Backbone):
     """Three 3×3 convolutions of 32, 64 and 128 channels: 128 features.
 
     Batch normalisation and ReLU follow each, a 2×2 maximum the first two, and the mean
@@ -42,17 +36,17 @@ class DigitsNet(Backbone):
             nn.MaxPool2d(2, ceil_mode=True),
             *_conv_layers(64, 128),
         )
-        initialise_convolutions(self)
+        backbone.initialise_convolutions(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, shape (N, 128), of `images`, shape (N, c, H, W)."""
         x: Tensor = self.layers(images)  # (N, 128, H/4, W/4)
         return x.mean(dim=(2, 3))
 
-    def split(self) -> SplitBackbone:
+    def split(self) -> backbone.SplitBackbone:
         """Return the first two convolutions, and the last."""
-        tail = nn.Sequential(*self.layers[8:], MeanOverPositions())
-        return SplitBackbone(self.layers[:8], tail, self.feature_dim)
+        tail = nn.Sequential(*self.layers[8:], backbone.MeanOverPositions())
+        return backbone.SplitBackbone(self.layers[:8], tail, self.feature_dim)
 
 
 def _conv_layers(in_channels: int, out_channels: int) -> list[nn.Module]:

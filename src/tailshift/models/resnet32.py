@@ -4,13 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tailshift.models.backbone import (
-    MODELS,
-    Backbone,
-    MeanOverPositions,
-    SplitBackbone,
-    initialise_convolutions,
-)
+from tailshift.models import backbone
 
 
 def shortcut_a(x: Tensor, out_channels: int, stride: int) -> Tensor:
@@ -57,8 +51,8 @@ class BasicBlock(nn.Module):
         return F.relu(residual + x, inplace=True)
 
 
-@MODELS.register("resnet32")
-class ResNet32(Backbone):
+@backbone.MODELS.register("resnet32")
+class ResNet32(backbone.Backbone):
     """ResNet-32 of [he2016] for small images: 64 features.
 
     A 3×3 convolution to 16 channels, then five blocks each of 16, 32 and 64 channels,
@@ -83,21 +77,23 @@ class ResNet32(Backbone):
         self.stage1 = _stage(16, 16, num_blocks=5)
         self.stage2 = _stage(16, 32, num_blocks=5, stride=2)
         self.stage3 = _stage(32, 64, num_blocks=5, stride=2)
-        initialise_convolutions(self)
+        backbone.initialise_convolutions(self)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, shape (N, 64), of `images`, shape (N, c, H, W)."""
         x = self.stage2(self.stage1(self.stem(images)))  # (N, 32, H/2, W/2)
         return _mean_over_positions(self.stage3(x))
 
-    def split(self) -> SplitBackbone:
+    def split(self) -> backbone.SplitBackbone:
         """Return the stages before the last, and the last."""
         trunk = nn.Sequential(self.stem, self.stage1, self.stage2)
-        return SplitBackbone(trunk, nn.Sequential(self.stage3, MeanOverPositions()), 64)
+        return backbone.SplitBackbone(
+            trunk, nn.Sequential(self.stage3, backbone.MeanOverPositions()), 64
+        )
 
 
-@MODELS.register("resnet32_two_branch")
-class TwoBranchResNet32(Backbone):
+@backbone.MODELS.register("resnet32_two_branch")
+class TwoBranchResNet32(backbone.Backbone):
     """ResNet-32 whose last block stands twice, side by side: 128 features.
 
     As :class:`ResNet32`, but the last stage has four blocks, and two parallel blocks
@@ -124,7 +120,7 @@ class TwoBranchResNet32(Backbone):
         self.stage3 = _stage(32, 64, num_blocks=4, stride=2)
         self.branch1 = BasicBlock(64, 64)
         self.branch2 = BasicBlock(64, 64)
-        initialise_convolutions(self)
+        backbone.initialise_convolutions(self)
 
     def trunk(self, images: Tensor) -> Tensor:
         """Return what both branches read, shape (N, 64, H / 4, W / 4)."""
@@ -136,11 +132,11 @@ class TwoBranchResNet32(Backbone):
         x = self.trunk(images)
         return _mean_over_positions(torch.cat([self.branch1(x), self.branch2(x)], 1))
 
-    def split(self) -> SplitBackbone:
+    def split(self) -> backbone.SplitBackbone:
         """Return what both branches read, and one of them: BBN's own network."""
         trunk = nn.Sequential(self.stem, self.stage1, self.stage2, self.stage3)
-        return SplitBackbone(
-            trunk, nn.Sequential(self.branch1, MeanOverPositions()), 64
+        return backbone.SplitBackbone(
+            trunk, nn.Sequential(self.branch1, backbone.MeanOverPositions()), 64
         )
 
 

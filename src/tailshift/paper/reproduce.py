@@ -9,12 +9,7 @@ from typing import Any
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
 from tailshift.metrics.table import METRICS
-from tailshift.paper.comparison import (
-    Comparison,
-    compare,
-    compare_data_sets,
-    compare_settings,
-)
+from tailshift.paper import comparison
 from tailshift.paper.duration import Estimate, estimate_runs
 from tailshift.paper.numbers import (
     PAPER_FIGURES,
@@ -154,12 +149,12 @@ class Plan:
         configs = [job.config for job in self.missing]
         return estimate_runs(configs, None if root is None else Path(root))
 
-    def comparisons(self) -> list[Comparison]:
+    def comparisons(self) -> list[comparison.Comparison]:
         """Return a table: ours beside the paper's, cell by cell."""
         if self.request.what == "table1":
-            return compare_data_sets(self.configs)
+            return comparison.compare_data_sets(self.configs)
         if self.request.what == "table7":
-            return compare_settings(self.configs)
+            return comparison.compare_settings(self.configs)
         numbers = asked_numbers(self.request.table)
         sources = [source_of(number) for number in numbers]
         targets = tuple(dict.fromkeys(source.target for source in sources))
@@ -168,7 +163,7 @@ class Plan:
             for recipe, runs in self.found.items()
         }
         return [
-            compare(
+            comparison.compare(
                 number, _values(source, records.get(source.recipe, [])), source.metric
             )
             for number, source in zip(numbers, sources, strict=True)

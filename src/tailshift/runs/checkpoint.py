@@ -14,15 +14,9 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tailshift import storage
 from tailshift.data import LongTailedData
 from tailshift.processes import as_held, load_whole_state, whole, whole_state
-from tailshift.storage import (
-    NOTES,
-    DamagedFileError,
-    atomic_write,
-    read_tensors,
-    write_tensors,
-)
 
 
 class CheckpointWarning(UserWarning):
@@ -93,8 +87,8 @@ def save_checkpoint(
     if not path.parent.is_dir():  # it would be made anew, without the rest of the run
         raise FileNotFoundError(f"There is no folder {path.parent} to write {path} in.")
     notes = {"position": asdict(position), "scaler": dict(scaler or {}), "data": data}
-    metadata = {NOTES: json.dumps(notes)}
-    write_tensors(path, tensors, metadata, keep=path_before(path))
+    metadata = {storage.NOTES: json.dumps(notes)}
+    storage.write_tensors(path, tensors, metadata, keep=path_before(path))
 
 
 def load_checkpoint(
@@ -175,7 +169,7 @@ def mend_checkpoint(path: Path) -> None:
             CheckpointWarning,
             stacklevel=2,
         )
-    with atomic_write(path) as temporary:
+    with storage.atomic_write(path) as temporary:
         shutil.copyfile(before, temporary)
 
 
@@ -227,13 +221,13 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
-        file = read_tensors(path)
+        file = storage.read_tensors(path)
         if not file.is_sealed:
-            raise DamagedFileError(path, "it has no checksum")
-    except DamagedFileError as error:
+            raise storage.DamagedFileError(path, "it has no checksum")
+    except storage.DamagedFileError as error:
         raise _damaged(path, error.reason) from None
     try:
-        notes = json.loads(file.metadata.get(NOTES, ""))
+        notes = json.loads(file.metadata.get(storage.NOTES, ""))
     except (ValueError, RecursionError):
         notes = None
     if not isinstance(notes, dict):
@@ -258,8 +252,8 @@ _POSITION = TypeAdapter(Position)
 def _fault(path: Path) -> str:
     """Return what is wrong with a checkpoint; nothing where it is whole."""
     try:
-        file = read_tensors(path)
-    except DamagedFileError as error:
+        file = storage.read_tensors(path)
+    except storage.DamagedFileError as error:
         return error.reason
     return "" if file.is_sealed else "it has no checksum"
 

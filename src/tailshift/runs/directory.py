@@ -11,31 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tailshift import storage
 from tailshift.config import RunConfig, machine_settings
 from tailshift.models import AUTO
+from tailshift.runs import run
 from tailshift.runs.checkpoint import mend_checkpoint, read_position
 from tailshift.runs.environment import describe_environment
-from tailshift.runs.run import (
-    CHECKPOINT,
-    CONFIG,
-    ENVIRONMENT,
-    FACTS,
-    FAILURE,
-    METRICS,
-    PREDICTIONS,
-    TENSORBOARD,
-    WEIGHTS,
-    MissingPluginError,
-    read_config,
-    resume_command,
-)
-from tailshift.storage import (
-    EditedFileError,
-    check_file_name,
-    is_leftover,
-    remove_leftovers,
-    write_json,
-)
 
 LOCK = ".lock"
 
@@ -168,7 +149,7 @@ def default_directory(
         variant: Added to the method, for a recipe with other settings.
     """
     name = f"{config.method_name}{variant}-seed{config.seed}"
-    return runs / check_file_name(config.recipe, "recipe") / name
+    return runs / storage.check_file_name(config.recipe, "recipe") / name
 
 
 def check_directory(
@@ -182,7 +163,7 @@ def check_directory(
         )
     if not directory.exists() or _is_empty(directory):
         return
-    if resume and (directory / CONFIG).is_file():
+    if resume and (directory / run.CONFIG).is_file():
         check_same_config(directory, config)
         return
     if not is_run_directory(directory):
@@ -222,8 +203,8 @@ def open_directory(
         with hold_lock(directory), _telling_what_is_saved(directory):
             # Again: another process may have been here since the first check.
             check_directory(directory, config, resume=resume, force=force)
-            is_resumed = resume and (directory / CONFIG).is_file()
-            remove_leftovers(directory)
+            is_resumed = resume and (directory / run.CONFIG).is_file()
+            storage.remove_leftovers(directory)
             if is_resumed:
                 _mend(directory)
             yield is_resumed
@@ -236,8 +217,8 @@ def open_directory(
 def is_run_directory(directory: Path) -> bool:
     """Say whether a folder was made by `train`, by its configuration."""
     try:
-        read_config(directory)
-    except (EditedFileError, MissingPluginError):
+        run.read_config(directory)
+    except (storage.EditedFileError, run.MissingPluginError):
         return True
     except (OSError, ValueError):
         return False
@@ -248,20 +229,20 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
     """Make a run directory, without what an earlier run left in it."""
     # The checkpoints first, the last one last: a process that is killed in between
     # leaves none to resume from, or all that the metrics of the earlier run belong to.
-    stem, _, suffix = CHECKPOINT.partition(".")
+    stem, _, suffix = run.CHECKPOINT.partition(".")
     for path in sorted(directory.glob(f"{stem}*.{suffix}")):
         path.unlink()
-    for name in (FACTS, FAILURE, WEIGHTS, METRICS, ENVIRONMENT):
+    for name in (run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS, run.ENVIRONMENT):
         (directory / name).unlink(missing_ok=True)
-    for folder in (PREDICTIONS, TENSORBOARD):
+    for folder in (run.PREDICTIONS, run.TENSORBOARD):
         shutil.rmtree(directory / folder, ignore_errors=True)
-    write_json(directory / CONFIG, config.to_mapping())
-    write_json(directory / ENVIRONMENT, describe_environment())
+    storage.write_json(directory / run.CONFIG, config.to_mapping())
+    storage.write_json(directory / run.ENVIRONMENT, describe_environment())
 
 
 def check_same_config(directory: Path, config: RunConfig) -> None:
     """Refuse to go on with a run under other settings than it began with."""
-    began = flat_settings(read_config(directory))
+    began = flat_settings(run.read_config(directory))
     asked = flat_settings(config)
     for key in asked:
         if key in FREE_SETTINGS or (key, asked[key]) == ("model.name", AUTO):
@@ -289,15 +270,17 @@ def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_empty(directory: Path) -> bool:
     """Say whether a folder holds nothing but what a killed process left."""
-    return all(path.name == LOCK or is_leftover(path) for path in directory.iterdir())
+    return all(
+        path.name == LOCK or storage.is_leftover(path) for path in directory.iterdir()
+    )
 
 
 def _mend(directory: Path) -> None:
     """Make up for what a killed or failed process did not come to."""
-    (directory / FAILURE).unlink(missing_ok=True)
-    mend_checkpoint(directory / CHECKPOINT)
-    if not (directory / ENVIRONMENT).is_file():
-        write_json(directory / ENVIRONMENT, describe_environment())
+    (directory / run.FAILURE).unlink(missing_ok=True)
+    mend_checkpoint(directory / run.CHECKPOINT)
+    if not (directory / run.ENVIRONMENT).is_file():
+        storage.write_json(directory / run.ENVIRONMENT, describe_environment())
 
 
 @contextmanager
@@ -308,33 +291,33 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
         where = ""
         if isinstance(error, NotFiniteError):
             failure = {"message": str(error), **error.place._asdict()}
-            write_json(directory / FAILURE, failure)
-            where = f" All of the batch's sample ids are in {directory / FAILURE}."
+            storage.write_json(directory / run.FAILURE, failure)
+            where = f" All of the batch's sample ids are in {directory / run.FAILURE}."
         raise FloatingPointError(f"{error}{where} {_last_good(directory)}") from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not directory.is_dir():
             raise FileNotFoundError(
                 f"{directory} is gone: it was removed or moved while the run trained "
                 "in it. Train again, or move it back and resume with "
-                f"`{resume_command(directory)}`."
+                f"`{run.resume_command(directory)}`."
             ) from error
         if error.errno not in _DISK_FAULTS:
             raise
         raise OSError(
             f"{directory} cannot be written to ({os.strerror(error.errno)}). What was "
             "saved before is whole. Make room, then go on with "
-            f"`{resume_command(directory)}`."
+            f"`{run.resume_command(directory)}`."
         ) from error
 
 
 def _last_good(directory: Path) -> str:
     """Return a sentence about the checkpoint that a run could go on from."""
-    path = directory / CHECKPOINT
+    path = directory / run.CHECKPOINT
     if not path.is_file():
         return "There is no checkpoint yet."
     position = read_position(path)
     return (
         f"The last good checkpoint is {path} (after {position.epoch} whole epochs and "
-        f"{position.batch} steps); `{resume_command(directory)} --detect-anomaly` goes "
-        "on from it and names the operation that fails."
+        f"{position.batch} steps); `{run.resume_command(directory)} --detect-anomaly` "
+        "resumes from it and names the operation that fails."
     )

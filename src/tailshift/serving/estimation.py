@@ -17,13 +17,7 @@ from tailshift.estimators.adaptation import default_estimator
 from tailshift.predictions import Predictions, read_npz, read_safetensors
 from tailshift.priors import from_labels, write_prior
 from tailshift.runs.run import Run, load
-from tailshift.serving.images import (
-    PathLike,
-    Track,
-    held_out_logits,
-    image_logits,
-    image_paths,
-)
+from tailshift.serving import images
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +61,18 @@ class ShiftReport:
     num_unlabelled: int
     broken: dict[str, str]
 
-    def save_prior(self, path: PathLike) -> None:
+    def save_prior(self, path: images.PathLike) -> None:
         """Write the prior to answer for as a file that can be given as a target."""
         write_prior(path, self.adaptation.target_prior, self.class_names)
 
 
 def estimate(
-    source: Run | Predictions | PathLike,
-    unlabelled: Unlabelled | ArrayLike | PathLike,
+    source: Run | Predictions | images.PathLike,
+    unlabelled: Unlabelled | ArrayLike | images.PathLike,
     *,
-    held_out: Predictions | PathLike | None = None,
+    held_out: Predictions | images.PathLike | None = None,
     interval: bool = False,
-    track: Track = iter,
+    track: images.Track = iter,
 ) -> ShiftReport:
     """Estimate the class mix of unlabelled data, as ``tailshift estimate`` does.
 
@@ -93,13 +87,15 @@ def estimate(
     """
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         source = load(source)
-    known = held_out_logits(source if held_out is None else held_out)
+    known = images.held_out_logits(source if held_out is None else held_out)
     given = _as_unlabelled(source, unlabelled, track)
     return estimate_shift(known, given, with_interval=interval)
 
 
 def _as_unlabelled(
-    source: object, unlabelled: Unlabelled | ArrayLike | PathLike, track: Track
+    source: object,
+    unlabelled: Unlabelled | ArrayLike | images.PathLike,
+    track: images.Track,
 ) -> Unlabelled:
     """Return logits as they are given, from a file, or of images by the run's model."""
     if isinstance(unlabelled, Unlabelled):
@@ -114,7 +110,7 @@ def _as_unlabelled(
             f"`unlabelled` {path} are images, which only the model of a run can "
             "judge. Name a run directory, or give a file of logits."
         )
-    found = image_logits(source, image_paths(path), track=track)
+    found = images.image_logits(source, images.image_paths(path), track=track)
     return Unlabelled(found.logits, broken=found.broken)
 
 

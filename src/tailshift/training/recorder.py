@@ -22,19 +22,8 @@ from tailshift.config import RunConfig
 from tailshift.data import LongTailedData, Split
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
+from tailshift.runs import run
 from tailshift.runs.checkpoint import data_mark, load_checkpoint, save_checkpoint
-from tailshift.runs.run import (
-    CHECKPOINT,
-    FACTS,
-    METRICS,
-    TENSORBOARD,
-    WEIGHTS,
-    predictions_path,
-    read_metrics,
-    read_metrics_lines,
-    save_weights,
-    used_plugins,
-)
 from tailshift.storage import atomic_write, write_json
 from tailshift.training.distributed import is_first_process
 from tailshift.training.inference import outputs
@@ -70,7 +59,7 @@ class Recorder:
     @property
     def checkpoint(self) -> Path:
         """The checkpoint file."""
-        return self.directory / CHECKPOINT
+        return self.directory / run.CHECKPOINT
 
     @property
     def _is_sharded(self) -> bool:
@@ -114,7 +103,7 @@ class Recorder:
                 "`train.tensorboard` needs TensorBoard, which is not installed. "
                 "Install tailshift[tensorboard]."
             ) from None
-        folder, done = str(self.directory / TENSORBOARD), self.epochs_done
+        folder, done = str(self.directory / run.TENSORBOARD), self.epochs_done
         with SummaryWriter(folder, purge_step=done + 1) as self._board:
             yield
 
@@ -127,7 +116,7 @@ class Recorder:
             self.save_checkpoint()
 
     def _append(self, metrics: Metrics) -> None:
-        with (self.directory / METRICS).open("a", encoding="utf-8") as file:
+        with (self.directory / run.METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
             file.flush()
             os.fsync(file.fileno())  # on disk before the checkpoint that counts it
@@ -176,8 +165,8 @@ class Recorder:
                 self.fabric.strategy.precision.load_state_dict(scaler)
         if not self.fabric.is_global_zero:
             return
-        lines = read_metrics_lines(self.directory)[: self.trainer.epochs_done]
-        with atomic_write(self.directory / METRICS) as temporary:
+        lines = run.read_metrics_lines(self.directory)[: self.trainer.epochs_done]
+        with atomic_write(self.directory / run.METRICS) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
 
     def write_facts(self, state: str) -> None:
@@ -196,24 +185,24 @@ class Recorder:
             "std": list(self.data.std),
             "data_fingerprint": self.data.fingerprint,
         }
-        if plugins := used_plugins(self.config):
+        if plugins := run.used_plugins(self.config):
             facts["plugins"] = [
                 plugin.model_dump(mode="json", exclude_defaults=True)
                 for plugin in plugins
             ]
-        epochs = read_metrics(self.directory)
+        epochs = run.read_metrics(self.directory)
         skipped = [e["skipped_images"] for e in epochs if "skipped_images" in e]
         if skipped:  # a loader counts from where it was begun
             facts["skipped_images"] = max(skipped)
-        write_json(self.directory / FACTS, facts)
+        write_json(self.directory / run.FACTS, facts)
 
     def save_results(self, finished: bool) -> None:
         """Write the weights and the logits of the evaluated splits."""
         is_first = self.fabric.is_global_zero
-        save_weights(self.directory / WEIGHTS, self.model, is_writer=is_first)
+        run.save_weights(self.directory / run.WEIGHTS, self.model, is_writer=is_first)
         for name, split in (("val", self.data.val), ("test", self.data.test)):
             if split is not None and len(split):
-                path = predictions_path(self.directory, name)
+                path = run.predictions_path(self.directory, name)
                 predictions = self._predictions(split)
                 if is_first:
                     path.parent.mkdir(exist_ok=True)

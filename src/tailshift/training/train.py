@@ -19,13 +19,7 @@ from tailshift.runs.checkpoint import Position, read_position
 from tailshift.runs.directory import begin_directory, check_directory, default_directory
 from tailshift.runs.network import build_network, freeze, place_head
 from tailshift.runs.run import WEIGHTS, Run, load, load_weights
-from tailshift.training.distributed import (
-    build_fabric,
-    build_processes,
-    open_directory_together,
-    synchronise_batch_norm,
-    telling_lost_processes,
-)
+from tailshift.training import distributed
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
 from tailshift.training.loop import Trainer, detecting_anomalies
@@ -62,8 +56,8 @@ def train(
     """
     directory = Path(output) if output is not None else default_directory(config)
     check_directory(directory, config, resume=resume, force=force)
-    fabric = build_fabric(config)
-    with telling_lost_processes():
+    fabric = distributed.build_fabric(config)
+    with distributed.telling_lost_processes():
         torch.manual_seed(config.seed)
         if data is None:
             root = Path(data_root) if data_root is not None else None
@@ -76,7 +70,7 @@ def train(
         model = new_model(config, data)
         recorder = Recorder(directory, config, data, model, fabric)
         check_stages(config, data, fabric)
-        with open_directory_together(
+        with distributed.open_directory_together(
             fabric, directory, config, resume=resume, force=force
         ) as is_resumed:
             write_run(recorder, is_resumed=is_resumed)
@@ -304,7 +298,9 @@ def build_trainer(
 ) -> Trainer:
     """Return the trainer of a stage on its data, at its first step."""
     stage = config.method.stages()[stage_number]
-    synchronise_batch_norm(model, config, len(data.train), fabric.world_size)
+    distributed.synchronise_batch_norm(
+        model, config, len(data.train), fabric.world_size
+    )
     loader = build_loader(config, data, stage, fabric)
     loss = build_loss(config, data.class_counts, stage)
     return assemble_trainer(config, model, loss, loader, fabric, stage_number)
@@ -365,7 +361,7 @@ def divided_step(
         fabric,
         model,
         loss,
-        build_processes(config, fabric, num_parts),
+        distributed.build_processes(config, fabric, num_parts),
         accumulate=train.accumulate,
         is_exact=train.exact_accumulation,
         num_parts=num_parts,

@@ -12,22 +12,8 @@ from tailshift import priors
 from tailshift.compensation import post_compensate
 from tailshift.evaluation.summary import Summary
 from tailshift.predictions import Predictions
+from tailshift.report import style, tables
 from tailshift.report.runs import ReportRun, by_method, method_keys, row_names
-from tailshift.report.style import (
-    NEUTRAL,
-    empty_figure,
-    line_style,
-    method_styles,
-    plain,
-)
-from tailshift.report.tables import (
-    TableRow,
-    columns_of,
-    row_keys,
-    rows_by_method,
-    split_target,
-    target_label,
-)
 
 MAX_NAMED_TICKS = 30  # with more classes the axis counts ranks; hovering names them
 MAX_TICK_LENGTH = 14
@@ -115,15 +101,15 @@ def class_counts_figure(predictions: Predictions) -> go.Figure:
         )
     order = class_order(predictions)
     counts = predictions.source_counts[order]
-    names = [plain(predictions.class_names[c]) for c in order.tolist()]
-    figure = empty_figure("Training images")
+    names = [style.plain(predictions.class_names[c]) for c in order.tolist()]
+    figure = style.empty_figure("Training images")
     figure.add_bar(
         x=list(range(len(names))),
         y=counts.tolist(),
         customdata=names,
         name="training images",
         showlegend=False,
-        marker_color=NEUTRAL,
+        marker_color=style.NEUTRAL,
         hovertemplate="%{customdata}<br>%{y} training images<extra></extra>",
     )
     figure.update_yaxes(type="log", dtick=1, range=_log_range(counts))
@@ -139,7 +125,7 @@ def _log_range(counts: Tensor) -> list[float]:
 
 
 def _add_border(figure: go.Figure, border: int, label: str) -> None:
-    line = {"color": NEUTRAL, "width": 1, "dash": "dot"}
+    line = {"color": style.NEUTRAL, "width": 1, "dash": "dot"}
     figure.add_shape(x0=0, x1=1, xref="paper", y0=border, y1=border, line=line)
     figure.add_annotation(
         text=label,
@@ -163,26 +149,26 @@ def average_probability_figure(runs: Sequence[ReportRun]) -> go.Figure:
         raise ValueError("`runs` must hold at least one run, but is empty.")
     first = runs[0].predictions
     order, num_classes = class_order(first), first.num_classes
-    names = [plain(first.class_names[c]) for c in order.tolist()]
+    names = [style.plain(first.class_names[c]) for c in order.tolist()]
     x = list(range(num_classes))
-    figure = empty_figure("Average probability")
+    figure = style.empty_figure("Average probability")
     figure.add_scatter(
         x=x,
         y=[1 / num_classes] * num_classes,
         name="uniform, 1/C",
         mode="lines",
-        line={"color": NEUTRAL, "dash": "dot", "width": 2},
+        line={"color": style.NEUTRAL, "dash": "dot", "width": 2},
         hoverinfo="skip",
     )
-    styles = method_styles(method_keys(runs))
+    styles = style.method_styles(method_keys(runs))
     for name, (method, is_compensated, mean) in average_probabilities(runs).items():
         figure.add_scatter(
             x=x,
             y=mean[order].tolist(),
             customdata=names,
-            name=plain(name),
+            name=style.plain(name),
             hovertemplate="%{fullData.name}<br>%{customdata}: %{y:.2%}<extra></extra>",
-            **line_style(
+            **style.line_style(
                 *styles[method],
                 is_compensated,
                 with_markers=num_classes <= MAX_NAMED_TICKS,
@@ -197,14 +183,14 @@ def target_shift_figure(summaries: Iterable[Summary]) -> go.Figure:
 
     Raw results are dashed, compensated ones solid; bars are ± one standard deviation.
     """
-    rows = rows_by_method(summaries)
-    targets = columns_of(rows)
-    styles = method_styles(row_keys(rows))
-    figure = empty_figure("Accuracy in %")
+    rows = tables.rows_by_method(summaries)
+    targets = tables.columns_of(rows)
+    styles = style.method_styles(tables.row_keys(rows))
+    figure = style.empty_figure("Accuracy in %")
     for row in rows:
         figure.add_scatter(
             **_points(row, targets),
-            **line_style(*styles[row.method], row.is_compensated),
+            **style.line_style(*styles[row.method], row.is_compensated),
         )
     figure.update_xaxes(
         tickvals=list(range(len(targets))),
@@ -219,27 +205,27 @@ def target_shift_figure(summaries: Iterable[Summary]) -> go.Figure:
 
 def _tick(target: str) -> str:
     """Return the target's imbalance ratio, or the name of one that is no shift."""
-    kind, ratio = split_target(target)
-    return plain(ratio) or ("1" if kind == "uniform" else plain(kind))
+    kind, ratio = tables.split_target(target)
+    return style.plain(ratio) or ("1" if kind == "uniform" else style.plain(kind))
 
 
 def _second_ticks(targets: Sequence[str]) -> list[tuple[float, str]]:
     """Return where the kinds of shift are named, below the ratios."""
-    kinds = [split_target(target)[0] for target in targets]
+    kinds = [tables.split_target(target)[0] for target in targets]
     texts = {"forward": "← forward", "uniform": "uniform", "backward": "backward →"}
     places = {kind: [x for x, k in enumerate(kinds) if k == kind] for kind in texts}
     return [(sum(x) / len(x), texts[kind]) for kind, x in places.items() if x]
 
 
-def _points(row: TableRow, targets: Sequence[str]) -> dict[str, object]:
+def _points(row: tables.TableRow, targets: Sequence[str]) -> dict[str, object]:
     present = [(x, t) for x, t in enumerate(targets) if t in row.cells]
     cells = [row.cells[t] for _, t in present]
     return {
         "x": [x for x, _ in present],
         "y": [100 * cell.mean for cell in cells],
-        "name": plain(row.name),
+        "name": style.plain(row.name),
         "customdata": [
-            f"{plain(target_label(t))}: {cell}"
+            f"{style.plain(tables.target_label(t))}: {cell}"
             for (_, t), cell in zip(present, cells, strict=True)
         ],
         "hovertemplate": "%{fullData.name}<br>%{customdata} %<extra></extra>",
@@ -270,4 +256,4 @@ def _shortened(escaped: str) -> str:
     name = html.unescape(escaped)
     if len(name) <= MAX_TICK_LENGTH:
         return escaped
-    return plain(name[: MAX_TICK_LENGTH - 1]) + "…"
+    return style.plain(name[: MAX_TICK_LENGTH - 1]) + "…"

@@ -8,17 +8,9 @@ from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import NOTHING
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
+from tailshift.report import tables
 from tailshift.report.page.figures import class_order
 from tailshift.report.style import method_colours, plain
-from tailshift.report.tables import (
-    TableRow,
-    best_in,
-    columns_of,
-    row_keys,
-    rows_by_metric,
-    split_target,
-    target_label,
-)
 
 
 def line_key(colour: str, dash: str) -> str:
@@ -30,19 +22,19 @@ def line_key(colour: str, dash: str) -> str:
     )
 
 
-def _row_key(row: TableRow, colours: Mapping[str, str]) -> str:
+def _row_key(row: tables.TableRow, colours: Mapping[str, str]) -> str:
     return line_key(colours[row.method], "solid" if row.is_compensated else "dash")
 
 
-def target_table(rows: Sequence[TableRow]) -> str:
+def target_table(rows: Sequence[tables.TableRow]) -> str:
     """Return accuracy with a target a line and a method a column."""
-    colours = method_colours(row_keys(rows))
+    colours = method_colours(tables.row_keys(rows))
     head = [f"{_row_key(row, colours)}{plain(row.name)}" for row in rows]
     body = []
-    for target in columns_of(rows):
-        best = best_in(rows, target)
+    for target in tables.columns_of(rows):
+        best = tables.best_in(rows, target)
         cells = [_cell(row, target, best) for row in rows]
-        kind, ratio = map(plain, split_target(target))
+        kind, ratio = map(plain, tables.split_target(target))
         body.append((f'{kind} <span class="ratio">{ratio}</span>', cells))
     return _table(
         "Accuracy by target",
@@ -56,11 +48,11 @@ def metric_table(summaries: Sequence[Summary]) -> str:
     """Return all metrics on the uniform target, or on the only one there is."""
     targets = [summary.target for summary in summaries]
     target = "uniform" if "uniform" in targets else targets[0]
-    rows = rows_by_metric(summaries, target)
-    colours = method_colours(row_keys(rows))
-    columns = columns_of(rows)
+    rows = tables.rows_by_metric(summaries, target)
+    colours = method_colours(tables.row_keys(rows))
+    columns = tables.columns_of(rows)
     head = [column.replace("-", "\N{NON-BREAKING HYPHEN}") for column in columns]
-    best = {column: best_in(rows, column) for column in columns}
+    best = {column: tables.best_in(rows, column) for column in columns}
     body = [
         (
             f"{_row_key(row, colours)}{plain(row.name)}",
@@ -69,7 +61,7 @@ def metric_table(summaries: Sequence[Summary]) -> str:
         for row in rows
     ]
     return _table(
-        f"All metrics, target {plain(target_label(target))}",
+        f"All metrics, target {plain(tables.target_label(target))}",
         f"In %, {_spread(rows)}. All, many (more than 100 training images), "
         "medium (20 to 100) and few (fewer than 20) are accuracies over those "
         f"classes; {NOTHING} where there is no such class.",
@@ -78,12 +70,12 @@ def metric_table(summaries: Sequence[Summary]) -> str:
     )
 
 
-def _spread(rows: Sequence[TableRow]) -> str:
+def _spread(rows: Sequence[tables.TableRow]) -> str:
     several = any(cell.num_runs > 1 for row in rows for cell in row.cells.values())
     return "mean ± standard deviation over runs" if several else "a single run"
 
 
-def _cell(row: TableRow, column: str, best: set[str]) -> str:
+def _cell(row: tables.TableRow, column: str, best: set[str]) -> str:
     cell = row.cells.get(column)
     if cell is None:
         return f"<td>{NOTHING}</td>"

@@ -18,17 +18,8 @@ from torch import Tensor
 from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS
 from tailshift.priors import counts_from_labels
-from tailshift.report.page.figures import (
-    average_probability_figure,
-    class_counts_figure,
-    target_shift_figure,
-)
-from tailshift.report.page.html_tables import (
-    class_table,
-    line_key,
-    metric_table,
-    target_table,
-)
+from tailshift.report import tables
+from tailshift.report.page import figures, html_tables
 from tailshift.report.page.interactive import interactive_script, interactive_section
 from tailshift.report.runs import (
     CarriedPrior,
@@ -41,12 +32,6 @@ from tailshift.report.runs import (
     summarise_runs,
 )
 from tailshift.report.style import escape_json, plain
-from tailshift.report.tables import (
-    columns_of,
-    rows_by_method,
-    target_label,
-    write_csv,
-)
 from tailshift.storage import atomic_write, check_new
 
 FIGURE_TEXTS = {
@@ -80,7 +65,7 @@ def lead(summaries: Sequence[Summary]) -> str:
         )
     seen = [
         f"{_percent(s.raw_mean)} as trained and {_percent(s.compensated_mean)} "
-        f"compensated on <em>{plain(target_label(s.target))}</em>"
+        f"compensated on <em>{plain(tables.target_label(s.target))}</em>"
         for s in known
         if s.method == known[0].method and s.target in ("uniform", "backward:50")
     ]
@@ -126,17 +111,17 @@ def sections(
     summaries: Sequence[Summary],
 ) -> str:
     """Return the tables and figures, most telling first."""
-    first, rows = runs[0].predictions, rows_by_method(accuracies)
-    probabilities = average_probability_figure(runs)
-    parts = [target_table(rows), metric_table(summaries)]
-    if len(columns_of(rows)) > 1:
-        figure = target_shift_figure(accuracies)
+    first, rows = runs[0].predictions, tables.rows_by_method(accuracies)
+    probabilities = figures.average_probability_figure(runs)
+    parts = [html_tables.target_table(rows), html_tables.metric_table(summaries)]
+    if len(tables.columns_of(rows)) > 1:
+        figure = figures.target_shift_figure(accuracies)
         parts.insert(0, _figure_section("target-shift", figure))
     parts.append(_figure_section("average-probability", probabilities))
     if first.source_counts is not None:
-        figure = class_counts_figure(first)
+        figure = figures.class_counts_figure(first)
         parts.append(_figure_section("class-counts", figure))
-    parts.append(f"<section>{class_table(first, probabilities)}</section>")
+    parts.append(f"<section>{html_tables.class_table(first, probabilities)}</section>")
     return "\n".join(parts)
 
 
@@ -162,7 +147,8 @@ def script_json(figure: go.Figure) -> str:
 def _legend(name: str, figure: go.Figure) -> str:
     buttons = [
         f'<button type="button" aria-pressed="true" data-plot="{name}" '
-        f'data-trace="{index}">{line_key(trace.line.color, trace.line.dash)}'
+        f'data-trace="{index}">'
+        f"{html_tables.line_key(trace.line.color, trace.line.dash)}"
         f"{trace.name}</button>"
         for index, trace in enumerate(figure.data)
         if trace.showlegend is not False
@@ -245,7 +231,7 @@ def report(
         runs, logits=logits, trained_prior=trained_prior, announce=announce
     )
     write_report(page, found, title=title, notes=notes, overwrite=force)
-    write_csv(table, summarise_runs(found, report_targets(found)))
+    tables.write_csv(table, summarise_runs(found, report_targets(found)))
     return page
 
 

@@ -13,16 +13,7 @@ from tailshift.metrics.accuracy import class_groups
 from tailshift.metrics.sample_scores import first_argmax
 from tailshift.predictions import Predictions
 from tailshift.report.page.figures import class_order
-from tailshift.report.plots.canvas import (
-    GAIN,
-    LOSS,
-    as_text,
-    label_classes,
-    name_axes,
-    new_panels,
-    print_style,
-    room_for,
-)
+from tailshift.report.plots import canvas
 from tailshift.report.plots.series import answers
 from tailshift.report.runs import ReportRun, by_method
 from tailshift.report.tables import target_label
@@ -85,7 +76,7 @@ def _change(predictions: Predictions, target: str) -> Tensor:
     return compensated - raw
 
 
-@print_style()
+@canvas.print_style()
 def accuracy_change_plot(runs: Sequence[ReportRun], target: str = "uniform") -> Figure:
     """Return a panel for each method: a bar a class, the most frequent first."""
     changes = accuracy_changes(runs, target)
@@ -97,19 +88,23 @@ def accuracy_change_plot(runs: Sequence[ReportRun], target: str = "uniform") -> 
     first = runs[0].predictions
     order = class_order(first)
     names = [first.class_names[c] for c in order.tolist()]
-    height = 1.9 + room_for(names)
-    figure, panels = new_panels(len(changes), height=height, max_columns=2)
+    height = 1.9 + canvas.room_for(names)
+    figure, panels = canvas.new_panels(len(changes), height=height, max_columns=2)
     for change, axes in zip(changes, panels, strict=True):
         _draw(axes, 100 * change.change[order])
-        label_classes(axes, names)
-        title = as_text(f"{change.method}, compensated to {target_label(target)}", 50)
+        canvas.label_classes(axes, names)
+        title = canvas.as_text(
+            f"{change.method}, compensated to {target_label(target)}", 50
+        )
         axes.set_title(title + _group_line(change, first.source_counts))
-    name_axes(figure, y="points of accuracy gained")
+    canvas.name_axes(figure, y="points of accuracy gained")
     return figure
 
 
 def _draw(axes: Axes, points: Tensor) -> None:
-    colours = [GAIN if gained else LOSS for gained in (points >= 0).tolist()]
+    colours = [
+        canvas.GAIN if gained else canvas.LOSS for gained in (points >= 0).tolist()
+    ]
     axes.bar(range(len(points)), points.numpy(), width=0.85, color=colours)
     axes.axhline(0, color="black", linewidth=0.6)
 

@@ -8,17 +8,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tailshift.report.page.figures import average_probability, class_order
-from tailshift.report.plots.canvas import (
-    as_text,
-    draw_level,
-    label_classes,
-    line_look,
-    method_looks,
-    name_axes,
-    new_panels,
-    print_style,
-    room_for,
-)
+from tailshift.report.plots import canvas
 from tailshift.report.plots.series import series_of
 from tailshift.report.runs import ReportRun
 
@@ -61,26 +51,26 @@ def probability_curves(runs: Sequence[ReportRun]) -> list[ProbabilityCurve]:
     return curves
 
 
-@print_style()
+@canvas.print_style()
 def average_probability_plot(runs: Sequence[ReportRun]) -> Figure:
     """Return a panel for each method: raw dashed, compensated solid, 1/C dotted."""
     curves = probability_curves(runs)
-    looks = method_looks({curve.method: curve.key for curve in curves})
+    looks = canvas.method_looks({curve.method: curve.key for curve in curves})
     first = runs[0].predictions
     names = [first.class_names[c] for c in class_order(first).tolist()]
-    figure, panels = new_panels(len(looks), height=1.7 + room_for(names))
+    figure, panels = canvas.new_panels(len(looks), height=1.7 + canvas.room_for(names))
     for method, axes in zip(looks, panels, strict=True):
         for curve in curves:
             if curve.method == method:
                 axes.plot(
                     100 * curve.mean.numpy(),
-                    label=as_text(curve.name),
+                    label=canvas.as_text(curve.name),
                     color=looks[method]["color"],
-                    **line_look(curve.is_compensated),
+                    **canvas.line_look(curve.is_compensated),
                 )
-        draw_level(axes, 100 / first.num_classes, "1/C")
-        label_classes(axes, names)
+        canvas.draw_level(axes, 100 / first.num_classes, "1/C")
+        canvas.label_classes(axes, names)
         axes.set_ylim(bottom=0)
         axes.legend(loc="upper right")
-    name_axes(figure, y="average probability in %")
+    canvas.name_axes(figure, y="average probability in %")
     return figure

@@ -6,14 +6,7 @@ from torch import Tensor
 from tailshift.metrics.accuracy import class_groups
 from tailshift.predictions import Predictions
 from tailshift.report.page.figures import class_order
-from tailshift.report.plots.canvas import (
-    COLUMN,
-    add_legend,
-    label_classes,
-    name_axes,
-    print_style,
-    room_for,
-)
+from tailshift.report.plots import canvas
 from tailshift.report.style import COLOURS, NEUTRAL
 
 GROUP_COLOURS = {
@@ -40,7 +33,7 @@ def sorted_counts(predictions: Predictions) -> Tensor:
     return predictions.source_counts[class_order(predictions)]
 
 
-@print_style()
+@canvas.print_style()
 def class_counts_plot(predictions: Predictions) -> Figure:
     """Return the counts as bars on a log axis, coloured by many, medium and few.
 
@@ -48,7 +41,7 @@ def class_counts_plot(predictions: Predictions) -> Figure:
     """
     counts = sorted_counts(predictions)
     names = [predictions.class_names[c] for c in class_order(predictions).tolist()]
-    size = (COLUMN, 2.1 + room_for(names))
+    size = (canvas.COLUMN, 2.1 + canvas.room_for(names))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     for group, members in class_groups(counts).items():
@@ -59,11 +52,11 @@ def class_counts_plot(predictions: Predictions) -> Figure:
             axes.bar(members.numpy(), heights, 0.9, color=colour, label=label)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")  # 100, where 10² would be in small print
-    name_axes(figure, y="training images")
+    canvas.name_axes(figure, y="training images")
     axes.set_ylim(0.7 * max(int(counts.min()), 1), 1.5 * int(counts.max()))
     for border in (100, 20):
         if counts.min() < border < counts.max():
             axes.axhline(border, color=NEUTRAL, linestyle=":", linewidth=1)
-    label_classes(axes, names)
-    add_legend(figure, axes, columns=3)
+    canvas.label_classes(axes, names)
+    canvas.add_legend(figure, axes, columns=3)
     return figure

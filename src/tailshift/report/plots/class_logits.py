@@ -12,18 +12,7 @@ from torch import Tensor
 from tailshift.metrics.sample_scores import row_slices
 from tailshift.predictions import Predictions
 from tailshift.report.page.figures import class_order
-from tailshift.report.plots.canvas import (
-    GAIN,
-    LOSS,
-    add_legend,
-    as_text,
-    draw_level,
-    label_classes,
-    name_axes,
-    new_panels,
-    print_style,
-    room_for,
-)
+from tailshift.report.plots import canvas
 from tailshift.report.runs import ReportRun, by_method
 
 
@@ -78,7 +67,7 @@ def _averages(predictions: Sequence[Predictions], means: Tensor | None) -> Tenso
     return totals / counts  # 0 / 0 is NaN
 
 
-@print_style()
+@canvas.print_style()
 def class_logits_plot(runs: Sequence[ReportRun]) -> Figure:
     """Return a panel for each method: means as lines, ± one deviation as bands.
 
@@ -88,23 +77,27 @@ def class_logits_plot(runs: Sequence[ReportRun]) -> Figure:
     first = runs[0].predictions
     order = class_order(first)
     names = [first.class_names[c] for c in order.tolist()]
-    figure, panels = new_panels(len(methods), height=1.8 + room_for(names))
+    figure, panels = canvas.new_panels(
+        len(methods), height=1.8 + canvas.room_for(names)
+    )
     for (method, of_method), axes in zip(methods.items(), panels, strict=True):
         found = class_logits([run.predictions for run in of_method])
         _draw_band(axes, found.positive_mean, found.positive_sd, order, True)
         _draw_band(axes, found.negative_mean, found.negative_sd, order, False)
-        draw_level(axes, math.log(first.num_classes), "log C")
-        axes.set_title(as_text(method))
-        label_classes(axes, names)
-    name_axes(figure, y="logit")
-    add_legend(figure, panels[0], columns=3 if len(panels) > 1 else 2)
+        canvas.draw_level(axes, math.log(first.num_classes), "log C")
+        axes.set_title(canvas.as_text(method))
+        canvas.label_classes(axes, names)
+    canvas.name_axes(figure, y="logit")
+    canvas.add_legend(figure, panels[0], columns=3 if len(panels) > 1 else 2)
     return figure
 
 
 def _draw_band(
     axes: Axes, mean: Tensor, sd: Tensor, order: Tensor, is_positive: bool
 ) -> None:
-    colour, label = (GAIN, "positive") if is_positive else (LOSS, "negative")
+    colour, label = (
+        (canvas.GAIN, "positive") if is_positive else (canvas.LOSS, "negative")
+    )
     mean, sd = mean[order], sd[order]
     x = range(len(mean))
     axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.25, linewidth=0)

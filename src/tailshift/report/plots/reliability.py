@@ -11,14 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from tailshift.metrics.calibration_error import ReliabilityDiagram, reliability_diagram
-from tailshift.report.plots.canvas import (
-    LOSS,
-    add_legend,
-    as_text,
-    name_axes,
-    new_panels,
-    print_style,
-)
+from tailshift.report.plots import canvas
 from tailshift.report.plots.series import Series, answers, series_of, weigh_samples
 from tailshift.report.runs import ReportRun
 from tailshift.report.style import NEUTRAL
@@ -85,22 +78,22 @@ def _error(diagram: ReliabilityDiagram) -> float:
     return diagram.expected_calibration_error
 
 
-@print_style()
+@canvas.print_style()
 def reliability_plot(runs: Sequence[ReportRun], target: str = "uniform") -> Figure:
     """Return a panel for each method: bars of accuracy, gaps to confidence hatched.
 
     The grey bars along the bottom are the bins' shares of the samples.
     """
     found = reliabilities(runs, target)
-    figure, panels = new_panels(len(found), height=1.85, width=1.77)
+    figure, panels = canvas.new_panels(len(found), height=1.85, width=1.77)
     for reliability, axes in zip(found, panels, strict=True):
         _draw(axes, reliability)
         axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
         axes.set_yticks([0, 0.5, 1], ["0", "0.5", "1"])
-        axes.set_title(as_text(reliability.name))
-    name_axes(figure, x="confidence", y="accuracy")
-    add_legend(figure, panels[0], columns=min(4, len(panels)))
+        axes.set_title(canvas.as_text(reliability.name))
+    canvas.name_axes(figure, x="confidence", y="accuracy")
+    canvas.add_legend(figure, panels[0], columns=min(4, len(panels)))
     return figure
 
 
@@ -120,7 +113,7 @@ def _draw(axes: Axes, found: Reliability) -> None:
         height=confidence - accuracy,
         bottom=accuracy,
         color="none",
-        edgecolor=LOSS,
+        edgecolor=canvas.LOSS,
         hatch="//////",
         linewidth=0.6,
         label="gap to confidence",

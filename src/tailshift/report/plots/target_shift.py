@@ -8,21 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tailshift.evaluation.summary import Summary
-from tailshift.report.plots.canvas import (
-    COLUMN,
-    add_legend,
-    as_text,
-    line_look,
-    method_looks,
-    print_style,
-)
-from tailshift.report.tables import (
-    Cell,
-    columns_of,
-    rows_by_method,
-    split_target,
-    target_label,
-)
+from tailshift.report import tables
+from tailshift.report.plots import canvas
 
 
 @dataclass(frozen=True)
@@ -48,24 +35,24 @@ def shift_curves(
     Args:
         summaries: Accuracies by method and target.
     """
-    rows = rows_by_method(summaries)
-    targets = tuple(columns_of(rows))
+    rows = tables.rows_by_method(summaries)
+    targets = tuple(tables.columns_of(rows))
     curves = []
     for row in rows:
-        cells = [row.cells.get(t, Cell(math.nan, math.nan, 0)) for t in targets]
+        cells = [row.cells.get(t, tables.Cell(math.nan, math.nan, 0)) for t in targets]
         means, sds = tuple(c.mean for c in cells), tuple(c.sd for c in cells)
         about = row.name, row.method, row.is_compensated
         curves.append(ShiftCurve(*about, means, sds, row.key))
     return targets, curves
 
 
-@print_style()
+@canvas.print_style()
 def target_shift_plot(summaries: Iterable[Summary]) -> Figure:
     """Return accuracy by target: raw dashed, compensated solid, ± sd over seeds."""
     targets, curves = shift_curves(summaries)
-    looks = method_looks({curve.method: curve.key for curve in curves})
+    looks = canvas.method_looks({curve.method: curve.key for curve in curves})
     legend_rows = -(-len(curves) // 2)
-    size = (COLUMN, 2.4 + 0.16 * legend_rows)
+    size = (canvas.COLUMN, 2.4 + 0.16 * legend_rows)
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
     for curve in curves:
@@ -73,24 +60,24 @@ def target_shift_plot(summaries: Iterable[Summary]) -> Figure:
             range(len(targets)),
             [100 * mean for mean in curve.means],
             yerr=[100 * sd for sd in curve.sds] if any(curve.sds) else None,
-            label=as_text(curve.name),
+            label=canvas.as_text(curve.name),
             elinewidth=0.8,
             capsize=2,
             **looks[curve.method],
-            **line_look(curve.is_compensated),
+            **canvas.line_look(curve.is_compensated),
         )
     axes.set_ylabel("accuracy in %")
     _label_targets(axes, targets)
-    add_legend(figure, axes, columns=2)
+    canvas.add_legend(figure, axes, columns=2)
     return figure
 
 
 def _label_targets(axes: Axes, targets: Sequence[str]) -> None:
     """Write the ratios along the axis, and below them which way they lean."""
-    parts = [split_target(target) for target in targets]
+    parts = [tables.split_target(target) for target in targets]
     kinds = [kind for kind, _ in parts]
     if not set(kinds) <= {"forward", "uniform", "backward"}:
-        names = [as_text(target_label(target), 20) for target in targets]
+        names = [canvas.as_text(tables.target_label(target), 20) for target in targets]
         axes.set_xticks(range(len(targets)), names, rotation=90)
         return
     labels = [f"{ratio or 1}\n" for _, ratio in parts]  # two lines each, to be level
