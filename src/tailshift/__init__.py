@@ -1,121 +1,36 @@
 """Train a classifier once on long-tailed data, serve it on any label distribution."""
 
+import ast
+import sys
 from importlib import import_module
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from tailshift import (
-    calibration,
-    data,
-    estimators,
-    losses,
-    methods,
-    metrics,
-    models,
-    priors,
-)
-from tailshift.compensation import PostCompensated, post_compensate
-from tailshift.config import RunConfig
-from tailshift.estimators import (
-    Adaptation,
-    BBSEEstimator,
-    EMEstimator,
-    MAPEstimator,
-    OnlineEstimator,
-    RLLSEstimator,
-    TiltEstimator,
-    adapt,
-)
-from tailshift.evaluation import evaluate
-from tailshift.losses import (
-    BalancedSoftmaxLoss,
-    ClassBalancedFocalLoss,
-    CrossEntropyLoss,
-    FocalLoss,
-    LADELoss,
-    LDAMLoss,
-    LogitAdjustedLoss,
-    balanced_softmax_loss,
-    class_balanced_focal_loss,
-    cross_entropy_loss,
-    focal_loss,
-    lade_loss,
-    lader,
-    ldam_loss,
-    logit_adjusted_loss,
-)
-from tailshift.predictions import Predictions
-from tailshift.recipes import load_recipe
-from tailshift.registry import load_plugin
-from tailshift.runs.run import Run, load
-from tailshift.serving import estimate, predict
-from tailshift.training import train
 
+def _homes() -> dict[str, str]:
+    """Return the module of each public name, from the stub that type checkers read."""
+    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    return {alias.name: str(node.module) for node in imports for alias in node.names}
+
+
+_HOMES = _homes()
 __version__ = version("tailshift")
+__all__ = sorted(_HOMES)  # the names are in the stub
 
-__all__ = [
-    "Adaptation",
-    "BBSEEstimator",
-    "BalancedSoftmaxLoss",
-    "ClassBalancedFocalLoss",
-    "CrossEntropyLoss",
-    "EMEstimator",
-    "FocalLoss",
-    "LADELoss",
-    "LDAMLoss",
-    "LogitAdjustedLoss",
-    "MAPEstimator",
-    "OnlineEstimator",
-    "PostCompensated",
-    "Predictions",
-    "RLLSEstimator",
-    "Run",
-    "RunConfig",
-    "TiltEstimator",
-    "adapt",
-    "balanced_softmax_loss",
-    "calibration",
-    "class_balanced_focal_loss",
-    "cross_entropy_loss",
-    "data",
-    "estimate",
-    "estimators",
-    "evaluate",
-    "export",
-    "focal_loss",
-    "lade_loss",
-    "lader",
-    "ldam_loss",
-    "load",
-    "load_plugin",
-    "load_recipe",
-    "logit_adjusted_loss",
-    "losses",
-    "methods",
-    "metrics",
-    "models",
-    "post_compensate",
-    "predict",
-    "priors",
-    "report",
-    "reproduce",
-    "sklearn",
-    "train",
-]
 
-if TYPE_CHECKING:
-    from tailshift import sklearn
-    from tailshift.paper.reproduce import reproduce
-    from tailshift.report import report
-    from tailshift.serving.export import export
-else:
-
-    def __getattr__(name: str) -> Any:
-        """Import what is slow to import when it is first asked for."""
-        if name in ("report", "sklearn"):
-            return import_module(f"tailshift.{name}")
-        if name == "export":
-            return import_module("tailshift.serving.export").export
-        if name == "reproduce":
-            return import_module("tailshift.paper.reproduce").reproduce
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is first asked for: PyTorch takes a while."""
+    if name not in _HOMES:
         raise AttributeError(f"module 'tailshift' has no attribute {name!r}")
+    home = import_module(_HOMES[name])
+    if home.__name__ == __name__:
+        return import_module(f"{__name__}.{name}")
+    # The room `report` is a verb too, and stands here under its name once imported.
+    room = sys.modules.get(f"{__name__}.{name}")
+    return getattr(home, name) if room is None else room
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MARK = ".tailshift-"  # of the folders that a file is in until it is whole
 
@@ -354,7 +354,7 @@ CHECKSUM, NOTES = "checksum", "tailshift"
 class TensorFile(NamedTuple):
     """What a file holds."""
 
-    tensors: dict[str, Tensor]
+    tensors: dict[str, "Tensor"]
     """Memory-mapped."""
     metadata: dict[str, str]
     is_sealed: bool
@@ -376,7 +376,7 @@ class DamagedFileError(ValueError):
 
 def write_tensors(
     path: Path,
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, "Tensor"],
     metadata: Mapping[str, str],
     *,
     overwrite: bool = True,
@@ -392,12 +392,15 @@ def write_tensors(
         keep: Where to keep the file that is replaced.
 
     Example:
+        >>> import torch
         >>> from tempfile import mkdtemp
         >>> path = Path(mkdtemp()) / "weights.safetensors"
         >>> write_tensors(path, {"w": torch.ones(2)}, {"made_by": "hand"})
         >>> read_tensors(path).tensors
         {'w': tensor([1., 1.])}
     """
+    from safetensors.torch import save_file  # PyTorch takes a while
+
     own = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
     if len({value.untyped_storage().data_ptr() for value in own.values()}) < len(own):
         own = {key: value.clone() for key, value in own.items()}
@@ -425,7 +428,7 @@ def read_tensors(path: Path) -> TensorFile:
     return TensorFile(tensors, metadata, stored is not None)
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read_safetensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key) for key in list(file.keys())}
@@ -436,7 +439,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise DamagedFileError(path, str(error) or type(error).__name__) from None
 
 
-def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+def checksum(tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]) -> str:
     """Return the CRC-32 of tensors and metadata, which tells any changed byte.
 
     Safetensors itself notices a file cut short, but not a flipped bit in a tensor.
@@ -448,8 +451,10 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
 
 
 def _parts(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+    tensors: Mapping[str, "Tensor"], metadata: Mapping[str, str]
 ) -> Iterator[bytes | memoryview]:
+    import torch
+
     others = sorted(metadata.keys() - {NOTES, CHECKSUM})
     lines = [metadata.get(NOTES, ""), *(f"{key}={metadata[key]}" for key in others)]
     yield "\n".join(lines).encode(errors="surrogatepass")

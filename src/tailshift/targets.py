@@ -72,8 +72,6 @@ _FORMS = {
 USAGES = tuple(form.usage for form in _FORMS.values())
 """The names that are understood; permuted and dirichlet take a ``:seedN`` more."""
 
-HELP = f"{', '.join(USAGES)} or a file of counts or shares."
-
 
 @dataclass(frozen=True)
 class Shift:

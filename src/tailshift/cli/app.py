@@ -2,33 +2,51 @@
 
 import io
 import os
+import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from tailshift.registry import load_plugin
-from tailshift.report.runs import CarriedPrior
-from tailshift.runs.run import resume_command
 from tailshift.storage import atomic_write, printable
-from tailshift.storage import check_new as check_new
-from tailshift.training.distributed import is_first_process
-from tailshift.training.interrupt import Preempted
+
+COMMANDS = (
+    *("demo", "data", "train", "tune", "evaluate", "report", "figures"),
+    *("estimate", "predict", "export", "reproduce", "list"),
+)
+"""The commands in the order of the work, as the help lists them."""
+
+
+class _InOrder(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(super().list_commands(ctx), key=COMMANDS.index)
+
 
 app = typer.Typer(
+    cls=_InOrder,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Train once on long-tailed data, serve any label distribution.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog="Example: tailshift demo",
 )
 console = Console()
+
+TARGETS = (
+    "source, uniform, forward:RATIO, backward:RATIO, permuted:RATIO, dirichlet:ALPHA, "
+    "tweak:CLASS:SHARE, knock_out:CLASS,CLASS or a file of counts or shares."
+)
+"""The targets as help texts name them; a test compares them with what is parsed."""
 
 DataRoot = Annotated[
     Path | None,
@@ -66,17 +84,35 @@ RunFolders = Annotated[
 ]
 
 
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"tailshift {version('tailshift')}")
+        raise typer.Exit
+
+
 @app.callback()
-def _app(plugin: Plugins = None) -> None:
+def _app(
+    plugin: Plugins = None,
+    is_version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and end.",
+        ),
+    ] = False,
+) -> None:
     """Train once on long-tailed data, serve any label distribution."""
 
 
 def main() -> None:
     """Run the command; a user's error is one sentence and exit code 2.
 
-    Exit code 130 follows Ctrl-C; 75 follows SIGTERM in training, and says that the same
-    command with --resume goes on.
+    Exit code 130 follows Ctrl-C; 75 follows SIGTERM, and says how to resume if training
+    had begun. What should never happen is one sentence too, and exit code 1.
     """
+    signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know an α
@@ -84,19 +120,49 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             app()
-    except (ValueError, OSError, FloatingPointError, ImportError) as error:
-        if os.environ.get("TAILSHIFT_TRACEBACK"):
-            raise
-        for line in str(error).splitlines():  # a faulty recipe has a line for each
-            print(f"error: {printable(line)}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except Preempted as preempted:
-        if preempted.directory is not None and is_first_process():
-            command = resume_command(preempted.directory)
-            print(f"pre-empted and saved; go on with {command}", file=sys.stderr)
-        raise
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except SystemExit as end:
+        _say_how_to_resume(end)
+        raise
+    except Exception as error:
+        if os.environ.get("TAILSHIFT_TRACEBACK"):
+            raise
+        raise SystemExit(_print_error(error)) from None
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    """End before anything was begun, as training does after its step."""
+    raise SystemExit(75)
+
+
+def _say_how_to_resume(end: SystemExit) -> None:
+    """Name the command that resumes what SIGTERM has ended (`Preempted`)."""
+    directory = getattr(end, "directory", None)
+    if directory is None:
+        return
+    from tailshift.runs.run import resume_command
+    from tailshift.training.distributed import is_first_process
+
+    if is_first_process():
+        command = resume_command(directory)
+        print(f"pre-empted and saved; resume with {command}", file=sys.stderr)
+
+
+def _print_error(error: Exception) -> int:
+    """Print an error, a sentence a fault; return the exit code."""
+    if isinstance(error, ValueError | OSError | FloatingPointError | ImportError):
+        for line in str(error).splitlines():  # a faulty recipe has a line for each
+            print(f"error: {printable(line)}", file=sys.stderr)
+        return 2
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    print(
+        f"error: {type(error).__name__}: {printable(str(error))} "
+        f"({Path(place.filename).name}:{place.lineno}). This is a fault of tailshift: "
+        "please report it, with what TAILSHIFT_TRACEBACK=1 shows.",
+        file=sys.stderr,
+    )
+    return 1
 
 
 @contextmanager
@@ -122,7 +188,7 @@ def announce(text: str) -> None:
 
 def print_note(text: str) -> None:
     """Print what a user should know, beside the results."""
-    print(f"note: {text}", file=sys.stderr)
+    print(f"note: {printable(text)}", file=sys.stderr)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -143,6 +209,6 @@ LogitsFiles = Annotated[
     ),
 ]
 TrainedPrior = Annotated[
-    CarriedPrior | None,
+    Literal["source", "uniform"] | None,
     typer.Option(help="The prior that logits carry, where their file has none."),
 ]

@@ -3,25 +3,21 @@
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tailshift import recipes
 from tailshift.cli.app import DataRoot, Plugins, app, console
-from tailshift.config import RunConfig
-from tailshift.data import DATASETS, SAMPLERS, Dataset, check_data, parse_data_option
-from tailshift.estimators import ESTIMATORS
-from tailshift.evaluation.results import training_command
-from tailshift.losses import LOSSES
-from tailshift.methods import METHODS, SCHEDULES, Method
-from tailshift.metrics import METRICS
-from tailshift.models import HEADS, MODELS
-from tailshift.recipes import load_recipe, parse_override
 from tailshift.registry import OWN, Registry
+
+if TYPE_CHECKING:
+    from tailshift.config import RunConfig
+    from tailshift.data import Dataset
+    from tailshift.methods import Method
 
 
 class Listed(StrEnum):
@@ -40,17 +36,19 @@ class Listed(StrEnum):
     RECIPES = "recipes"
 
 
-REGISTRIES: dict[Listed, Registry[Any]] = {
-    Listed.METHODS: METHODS,
-    Listed.LOSSES: LOSSES,
-    Listed.HEADS: HEADS,
-    Listed.MODELS: MODELS,
-    Listed.DATASETS: DATASETS,
-    Listed.SAMPLERS: SAMPLERS,
-    Listed.SCHEDULES: SCHEDULES,
-    Listed.ESTIMATORS: ESTIMATORS,
-    Listed.METRICS: METRICS,
+REGISTRIES = {
+    Listed.METHODS: "tailshift.methods",
+    Listed.LOSSES: "tailshift.losses",
+    Listed.HEADS: "tailshift.models",
+    Listed.MODELS: "tailshift.models",
+    Listed.DATASETS: "tailshift.data",
+    Listed.SAMPLERS: "tailshift.data",
+    Listed.SCHEDULES: "tailshift.methods",
+    Listed.ESTIMATORS: "tailshift.estimators",
+    Listed.METRICS: "tailshift.metrics",
+    Listed.FIGURES: "tailshift.report.plots",
 }
+"""The room that each registry, called as its list is, stands in."""
 
 
 @app.command("list", epilog="Example: tailshift list methods")
@@ -77,19 +75,18 @@ def _above(first: str, more: Sequence[str], indent: str) -> Text:
 
 def _entry_rows(kind: Listed) -> list[tuple[str, ...]]:
     """Return name, sentence, what else is known, and the plugin if it is one's."""
-    if kind == Listed.FIGURES:
-        from tailshift.report.plots import FIGURES  # Matplotlib takes a while
-    registry = FIGURES if kind == Listed.FIGURES else REGISTRIES[kind]
+    room = import_module(REGISTRIES[kind])
+    registry: Registry[Any] = getattr(room, kind.name)
     rows = []
     for name in registry:
-        more = _method_facts(METHODS.get(name)()) if kind == Listed.METHODS else ()
+        more = _method_facts(registry.get(name)()) if kind == Listed.METHODS else ()
         origin = registry.origin(name)
         plugin = () if origin == OWN else (f"from: {origin}",)
         rows.append((name, registry.sentence(name), *more, *plugin))
     return rows
 
 
-def _method_facts(method: Method) -> tuple[str, ...]:
+def _method_facts(method: "Method") -> tuple[str, ...]:
     """Return citation, carried prior, stages and cost."""
     return (
         method.citation,
@@ -101,6 +98,10 @@ def _method_facts(method: Method) -> tuple[str, ...]:
 
 def _recipe_rows() -> list[tuple[str, ...]]:
     """Return name, sentence, cost and command of each."""
+    from tailshift import recipes
+    from tailshift.evaluation.results import training_command
+    from tailshift.recipes import load_recipe
+
     configs = {name: load_recipe(name) for name in recipes.recipe_names()}
     return [
         (name, recipes.recipe_sentence(name), _cost(config), training_command(config))
@@ -108,7 +109,7 @@ def _recipe_rows() -> list[tuple[str, ...]]:
     ]
 
 
-def _cost(config: RunConfig) -> str:
+def _cost(config: "RunConfig") -> str:
     """Return how many epochs of how many images, if that is known, are trained."""
     shape = config.data.known_shape()
     epochs = f"{config.epochs} epochs"
@@ -141,6 +142,8 @@ def check(
     ] = False,
 ) -> None:
     """Verify lists, labels, counts and files of a data set."""
+    from tailshift.data import check_data
+
     dataset = _dataset(name, settings or [])
     found = check_data(dataset, data_root, all_images=all_images)
     for line in found.summary:
@@ -151,8 +154,12 @@ def check(
         raise SystemExit(2)
 
 
-def _dataset(option: str, settings: Sequence[str]) -> Dataset:
+def _dataset(option: str, settings: Sequence[str]) -> "Dataset":
     """Return the data set, its settings checked as those of a run are."""
+    from tailshift.config import RunConfig
+    from tailshift.data import parse_data_option
+    from tailshift.recipes import load_recipe, parse_override
+
     chosen: dict[str, Any] = dict(parse_data_option(option))
     for setting in settings:
         change = parse_override(setting).get("data")

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,16 +22,9 @@ from tailshift.cli.app import (
     write_text,
 )
 from tailshift.cli.train import parse_seeds
-from tailshift.paper.duration import estimate_table
-from tailshift.paper.numbers import PAPER_FIGURES
-from tailshift.paper.reproduce import Plan, figure_files, reproduce
-from tailshift.paper.tables import (
-    comparison_latex,
-    comparison_markdown,
-    comparison_table,
-    write_comparison_csv,
-)
-from tailshift.recipes import load_recipe
+
+if TYPE_CHECKING:
+    from tailshift.paper.reproduce import Plan
 
 
 @app.command(
@@ -69,6 +62,10 @@ def reproduce_command(
 
     A figure of the paper is drawn instead, as SVG and PNG.
     """
+    from tailshift.paper.duration import estimate_table
+    from tailshift.paper.numbers import PAPER_FIGURES
+    from tailshift.paper.reproduce import figure_files, reproduce
+
     is_figure = what in PAPER_FIGURES
     if is_figure and (csv or markdown or latex):
         raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
@@ -103,17 +100,19 @@ def reproduce_command(
 
 
 def _show_table(
-    plan: Plan, csv: Path | None, markdown: Path | None, latex: Path | None
+    plan: "Plan", csv: Path | None, markdown: Path | None, latex: Path | None
 ) -> None:
     """Print ours beside the paper's, and write it in the forms that were asked for."""
+    from tailshift.paper import tables
+
     cells, title, corner = plan.comparisons(), plan.title, plan.request.table.corner
-    console.print(comparison_table(cells, title=title, corner=corner))
+    console.print(tables.comparison_table(cells, title=title, corner=corner))
     if csv is not None:
-        write_comparison_csv(csv, cells)
+        tables.write_comparison_csv(csv, cells)
     if markdown is not None:
-        write_text(markdown, comparison_markdown(cells, corner=corner))
+        write_text(markdown, tables.comparison_markdown(cells, corner=corner))
     if latex is not None:
-        write_text(latex, comparison_latex(cells, title=title, corner=corner))
+        write_text(latex, tables.comparison_latex(cells, title=title, corner=corner))
 
 
 @app.command(
@@ -129,27 +128,22 @@ def tune_command(
     plugin: Plugins = None,
 ) -> None:
     """Search α and λ on validation data; stopped, the same command goes on."""
-    from tailshift.paper.tune import (
-        GRID,
-        save_heat_map,  # Matplotlib takes a while
-        tune,
-        tuning_table,
-        write_tuning_csv,
-    )
+    from tailshift.paper import tune
+    from tailshift.recipes import load_recipe
 
     config = load_recipe(recipe, settings or ())
     with telling_interrupts():
-        found = tune(
+        found = tune.tune(
             config,
             output=output,
             data_root=data_root,
-            alphas=_parse_values("--alphas", alphas) or GRID,
-            lams=_parse_values("--lams", lams) or GRID,
+            alphas=_parse_values("--alphas", alphas) or tune.GRID,
+            lams=_parse_values("--lams", lams) or tune.GRID,
             announce=announce,
         )
-    console.print(tuning_table(found.trials))
-    write_tuning_csv(output / "tuning.csv", found.trials)
-    save_heat_map(output / "tuning.svg", found.trials, title=config.recipe)
+    console.print(tune.tuning_table(found.trials))
+    tune.write_tuning_csv(output / "tuning.csv", found.trials)
+    tune.save_heat_map(output / "tuning.svg", found.trials, title=config.recipe)
     print(found.run.directory)
 
 

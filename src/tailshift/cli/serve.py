@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
-from tailshift import serving
-from tailshift.cli.app import Force, Plugins, announce, app, check_new, console
-from tailshift.serving import ShiftReport
-from tailshift.serving.images import check_output, print_answers
-from tailshift.targets import HELP
+from tailshift.cli.app import TARGETS, Force, Plugins, announce, app, console
+from tailshift.storage import check_new
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tailshift.serving import ShiftReport
 
 MOST_CLASSES = 20  # a table of more shows those that moved most
 
@@ -31,7 +32,7 @@ HeldOut = Annotated[
 ]
 Target = Annotated[
     str | None,
-    typer.Option(metavar="TARGET", help=f"The class mix to answer for: {HELP}"),
+    typer.Option(metavar="TARGET", help=f"The class mix to answer for: {TARGETS}"),
 ]
 
 
@@ -61,6 +62,9 @@ def predict(
 
     Without --target or --adapt the answers are for the mix of the training data.
     """
+    from tailshift import serving
+    from tailshift.serving.images import check_output, print_answers
+
     if output is not None:
         check_output(output)
         check_new(output, force)
@@ -145,6 +149,8 @@ def estimate(
 
     Labels in the file of unlabelled logits are used for the last column alone.
     """
+    from tailshift import serving
+
     if output is not None:
         check_new(output, force)
     report = serving.estimate(
@@ -169,7 +175,7 @@ def _warn_of_broken(broken: Mapping[str, str]) -> None:
         print(f"warning: `{path}` {reason} and is left out.", file=sys.stderr)
 
 
-def _print_report(report: ShiftReport) -> None:
+def _print_report(report: "ShiftReport") -> None:
     found = report.adaptation
     low, high = found.gamma_interval
     announce(
@@ -184,7 +190,7 @@ def _print_report(report: ShiftReport) -> None:
     console.print(_table(report))
 
 
-def _table(report: ShiftReport) -> Table:
+def _table(report: "ShiftReport") -> Table:
     """Return shares in percent a class, and the accuracies where labels tell them."""
     found, columns = report.adaptation, _columns(report)
     table = Table(box=box.SIMPLE_HEAD, show_footer=bool(report.accuracies))
@@ -203,7 +209,7 @@ def _table(report: ShiftReport) -> Table:
     return table
 
 
-def _columns(report: ShiftReport) -> dict[str, list[str]]:
+def _columns(report: "ShiftReport") -> dict[str, list[str]]:
     found = report.adaptation
     columns = {
         "no adaptation": _percent(report.source_prior),
@@ -219,5 +225,5 @@ def _columns(report: ShiftReport) -> dict[str, list[str]]:
     return columns
 
 
-def _percent(prior: Tensor) -> list[str]:
+def _percent(prior: "Tensor") -> list[str]:
     return [f"{100 * share:.1f}" for share in prior.tolist()]

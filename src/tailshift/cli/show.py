@@ -1,11 +1,12 @@
 """Commands that show what finished runs are worth: evaluate, report, figures."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tailshift.cli.app import (
+    TARGETS,
     Csv,
     Force,
     Latex,
@@ -16,19 +17,11 @@ from tailshift.cli.app import (
     RunsOrLogits,
     TrainedPrior,
     app,
-    check_new,
     console,
     print_note,
     write_text,
 )
-from tailshift.evaluation import Sampling
-from tailshift.evaluation.results import add_results, keep_logits, result_rows
-from tailshift.metrics.table import CALIBRATION, METRICS, check_metric
-from tailshift.report import report, summary_table, write_csv
-from tailshift.report.runs import check_runs, gather_runs, summarise_runs
-from tailshift.report.tables import to_latex, to_markdown
-from tailshift.runs.run import load
-from tailshift.targets import HELP, PAPER_TARGETS
+from tailshift.storage import check_new
 
 
 @app.command(
@@ -41,18 +34,18 @@ def evaluate_command(
         list[str] | None,
         typer.Option(
             metavar="TARGET",
-            help=f"{HELP} As often as you like; the paper's eleven if not at all.",
+            help=f"{TARGETS} As often as you like; the paper's eleven if not at all.",
         ),
     ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC",
-            help=f"What is shown: {', '.join(METRICS)}. As often as you like.",
+            help="What is shown: a name of `tailshift list metrics`; may be repeated.",
         ),
     ] = None,
     sampling: Annotated[
-        Sampling,
+        Literal["first", "random", "reweighted"],
         typer.Option(
             help="The test set of a target: the first samples of each class (as in the "
             "paper), random ones (mean ± sd), or all of them, re-weighted."
@@ -77,6 +70,14 @@ def evaluate_command(
 
     The CSV file has accuracy and the four calibration metrics, whatever is shown.
     """
+    from tailshift.evaluation.results import add_results, keep_logits, result_rows
+    from tailshift.metrics.table import CALIBRATION, check_metric
+    from tailshift.report import summary_table, write_csv
+    from tailshift.report.runs import check_runs, gather_runs, summarise_runs
+    from tailshift.report.tables import to_latex, to_markdown
+    from tailshift.runs.run import load
+    from tailshift.targets import PAPER_TARGETS
+
     shown = [check_metric(name) for name in metric or ["accuracy"]]
     for path in (csv, markdown, latex):
         if path is not None:
@@ -125,6 +126,8 @@ def report_command(
     force: Force = False,
 ) -> None:
     """Write report.html and table.csv of finished runs, or of logits, into a folder."""
+    from tailshift.report import report
+
     _check_named(runs, logits)
     page = report(
         runs or (),
@@ -161,7 +164,7 @@ def figures(
         str,
         typer.Option(
             metavar="TARGET",
-            help=f"What reliability and accuracy_change are shown on. {HELP}",
+            help=f"What reliability and accuracy_change are shown on. {TARGETS}",
         ),
     ] = "uniform",
     plugin: Plugins = None,
@@ -171,6 +174,7 @@ def figures(
     from tailshift.report.plots import (  # Matplotlib takes a while
         write_figures,
     )
+    from tailshift.report.runs import gather_runs
 
     _check_named(runs, logits)
     found = gather_runs(

@@ -2,23 +2,15 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailshift import recipes
 from tailshift.cli.app import DataRoot, Force, Plugins, Settings, announce, app, console
-from tailshift.config import RunConfig
-from tailshift.data.own_forms import parse_data_option
-from tailshift.demo import next_folder, run_demo, why_not_helped
-from tailshift.methods import METHODS
-from tailshift.report import summary_table
-from tailshift.report.runs import report_run, summarise_runs
-from tailshift.runs.directory import check_directory, default_directory
-from tailshift.runs.run import Run, read_config, resume_command
-from tailshift.training import train
-from tailshift.training.distributed import is_first_process
-from tailshift.training.interrupt import exit_on_termination
+
+if TYPE_CHECKING:
+    from tailshift.config import RunConfig
+    from tailshift.runs.run import Run
 
 ALL_HELPED = "Compensation helps each of them on backward 50."
 OWN_IMAGES = "own_images"
@@ -35,6 +27,10 @@ def demo(
     ] = False,
 ) -> None:
     """Train three methods on long-tailed digits and report on eleven targets."""
+    from tailshift.demo import next_folder, run_demo, why_not_helped
+    from tailshift.methods import METHODS
+    from tailshift.report import summary_table
+
     folder = output or next_folder(Path("runs"))
     chosen: dict[str, Any] = {"methods": METHODS.names(), "seeds": (0,)}
     settings = chosen if all_methods else {}
@@ -86,6 +82,10 @@ def train_command(
     ] = False,
 ) -> None:
     """Train a recipe, one run for each seed."""
+    from tailshift.runs.directory import check_directory
+    from tailshift.training import train
+    from tailshift.training.interrupt import exit_on_termination
+
     settings = [*_data_settings(data), *_start_settings(start), *(settings or [])]
     if data is not None and recipe is None:
         recipe = OWN_IMAGES
@@ -102,14 +102,16 @@ def train_command(
         _report_training(run)
 
 
-def _detecting(config: RunConfig) -> RunConfig:
+def _detecting(config: "RunConfig") -> "RunConfig":
     """Return a configuration under which the first NaN is named."""
-    train = config.train.model_copy(update={"detect_anomaly": True})
-    return config.model_copy(update={"train": train})
+    settings = config.train.model_copy(update={"detect_anomaly": True})
+    return config.model_copy(update={"train": settings})
 
 
 def _data_settings(data: str | None) -> list[str]:
     """Return the settings that --data stands for; a path is text, whatever it holds."""
+    from tailshift.data.own_forms import parse_data_option
+
     if data is None:
         return []
     option = parse_data_option(data)
@@ -133,8 +135,11 @@ def _planned_runs(
     settings: list[str] | None,
     output: Path | None,
     resume: bool,
-) -> list[tuple[RunConfig, Path]]:
+) -> "list[tuple[RunConfig, Path]]":
     """Return the configuration and folder of each run that was asked for."""
+    from tailshift import recipes
+    from tailshift.runs.directory import default_directory
+
     if recipe is None:
         return [_resumed_run(output, resume, bool(method or seeds or settings))]
     overrides = [f"method.name={method}"] if method is not None else []
@@ -152,8 +157,10 @@ def _planned_runs(
 
 def _resumed_run(
     output: Path | None, resume: bool, is_changed: bool
-) -> tuple[RunConfig, Path]:
+) -> "tuple[RunConfig, Path]":
     """Return the run to go on with, as it was begun."""
+    from tailshift.runs.run import read_config
+
     if not resume or output is None:
         raise ValueError(
             "`RECIPE` is missing. `tailshift list recipes` shows all; to go on "
@@ -180,7 +187,11 @@ def parse_seeds(seeds: str) -> list[int]:
     return numbers
 
 
-def _report_training(run: Run) -> None:
+def _report_training(run: "Run") -> None:
+    from tailshift.report.runs import report_run, summarise_runs
+    from tailshift.runs.run import resume_command
+    from tailshift.training.distributed import is_first_process
+
     is_told = is_first_process()
     if is_told and not run.is_finished:
         console.print(

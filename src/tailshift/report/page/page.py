@@ -18,19 +18,10 @@ from torch import Tensor
 from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS
 from tailshift.priors import counts_from_labels
+from tailshift.report import runs as report_runs
 from tailshift.report import tables
 from tailshift.report.page import figures, html_tables
 from tailshift.report.page.interactive import interactive_script, interactive_section
-from tailshift.report.runs import (
-    CarriedPrior,
-    NamedRun,
-    ReportRun,
-    by_method,
-    check_runs,
-    gather_runs,
-    report_targets,
-    summarise_runs,
-)
 from tailshift.report.style import escape_json, plain
 from tailshift.storage import atomic_write, check_new
 
@@ -80,7 +71,7 @@ def _percent(fraction: float) -> str:
     return f"<strong>{100 * fraction:.1f}&nbsp;%</strong>"
 
 
-def facts(runs: Sequence[ReportRun]) -> str:
+def facts(runs: Sequence[report_runs.ReportRun]) -> str:
     """Return the sizes of what was trained and tested, as a description list."""
     first = runs[0].predictions
     items = [("Classes", f"{first.num_classes:,}", "")]
@@ -106,7 +97,7 @@ def _spread(counts: Tensor) -> str:
 
 
 def sections(
-    runs: Sequence[ReportRun],
+    runs: Sequence[report_runs.ReportRun],
     accuracies: Sequence[Summary],
     summaries: Sequence[Summary],
 ) -> str:
@@ -156,10 +147,10 @@ def _legend(name: str, figure: go.Figure) -> str:
     return f'<div class="legend">{"".join(buttons)}</div>' if buttons else ""
 
 
-def provenance(runs: Sequence[ReportRun], notes: Sequence[str]) -> str:
+def provenance(runs: Sequence[report_runs.ReportRun], notes: Sequence[str]) -> str:
     """Return where the numbers come from, one list item a line."""
     lines = [plain(note) for note in notes]
-    lines += [_origin(*item) for item in by_method(runs).items()]
+    lines += [_origin(*item) for item in report_runs.by_method(runs).items()]
     lines += [
         "Compensated means f − log p_trained + log p_t for the target's prior p_t; "
         "PC X is X compensated, and LADE's inference is compensated by definition.",
@@ -169,7 +160,7 @@ def provenance(runs: Sequence[ReportRun], notes: Sequence[str]) -> str:
     return "\n".join(f"<li>{line}</li>" for line in lines)
 
 
-def _origin(method: str, runs: Sequence[ReportRun]) -> str:
+def _origin(method: str, runs: Sequence[report_runs.ReportRun]) -> str:
     word = "seed" if len(runs) == 1 else "seeds"
     seeds = ", ".join(str(run.seed) for run in runs)
     names = ", ".join(f"<code>{plain(run.name)}</code>" for run in runs if run.name)
@@ -187,13 +178,13 @@ _SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less its frame
 
 
 def report(
-    runs: NamedRun | Iterable[NamedRun],
+    runs: report_runs.NamedRun | Iterable[report_runs.NamedRun],
     output: str | Path,
     *,
     title: str = "tailshift report",
     notes: Sequence[str] = (),
     logits: Iterable[str | Path] = (),
-    trained_prior: CarriedPrior | None = None,
+    trained_prior: report_runs.CarriedPrior | None = None,
     force: bool = False,
     announce: Callable[[str], None] = warnings.warn,
 ) -> Path:
@@ -227,17 +218,19 @@ def report(
     page, table = Path(output) / "report.html", Path(output) / "table.csv"
     for path in (page, table):
         check_new(path, force)
-    found = gather_runs(
+    found = report_runs.gather_runs(
         runs, logits=logits, trained_prior=trained_prior, announce=announce
     )
     write_report(page, found, title=title, notes=notes, overwrite=force)
-    tables.write_csv(table, summarise_runs(found, report_targets(found)))
+    tables.write_csv(
+        table, report_runs.summarise_runs(found, report_runs.report_targets(found))
+    )
     return page
 
 
 def write_report(
     path: Path,
-    runs: Sequence[ReportRun],
+    runs: Sequence[report_runs.ReportRun],
     *,
     title: str,
     notes: Sequence[str] = (),
@@ -257,7 +250,7 @@ def write_report(
     """
     path = Path(path)
     _check_path(path, overwrite)
-    check_runs(runs)
+    report_runs.check_runs(runs)
     page = _render(runs, title, notes)
     with atomic_write(path, overwrite=overwrite) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
@@ -276,9 +269,13 @@ def _check_path(path: Path, overwrite: bool) -> None:
         )
 
 
-def _render(runs: Sequence[ReportRun], title: str, notes: Sequence[str]) -> str:
+def _render(
+    runs: Sequence[report_runs.ReportRun], title: str, notes: Sequence[str]
+) -> str:
     shares = [name for name, metric in METRICS.items() if metric.is_percent]
-    summaries = summarise_runs(runs, report_targets(runs), metrics=shares)
+    summaries = report_runs.summarise_runs(
+        runs, report_runs.report_targets(runs), metrics=shares
+    )
     accuracies = [summary for summary in summaries if summary.metric == "accuracy"]
     scripts = {
         "plotly": get_plotlyjs(),

@@ -8,10 +8,7 @@ from matplotlib.figure import Figure
 
 from tailshift.evaluation.summary import Summary
 from tailshift.registry import Registry
-from tailshift.report.plots.accuracy_change import (
-    accuracy_change_plot,
-    accuracy_changes,
-)
+from tailshift.report.plots import accuracy_change
 from tailshift.report.plots.average_probability import average_probability_plot
 from tailshift.report.plots.canvas import figure_paths, save_figure
 from tailshift.report.plots.class_counts import class_counts_plot
@@ -32,7 +29,7 @@ FIGURES: Registry[Callable[[_Runs, str], Figure]] = Registry("figure")
 """Each figure of runs and a target, by the name of its files."""
 
 FIGURES.register("reliability")(reliability_plot)
-FIGURES.register("accuracy_change")(accuracy_change_plot)
+FIGURES.register("accuracy_change")(accuracy_change.accuracy_change_plot)
 
 
 @FIGURES.register("class_counts", about=class_counts_plot)
@@ -105,7 +102,7 @@ def _lacking(name: str, runs: _Runs, target: str) -> str:
     has_counts = runs[0].predictions.source_counts is not None
     if name in ("class_counts", "target_shift") and not has_counts:
         return "the runs do not say how many training images each class has."
-    if name == "accuracy_change" and not accuracy_changes(runs, target):
+    if name == "accuracy_change" and not accuracy_change.accuracy_changes(runs, target):
         return f"compensation to {target_label(target)} changes no answer of the runs."
     return ""
 
