@@ -66,6 +66,15 @@ def shift_test(
     """
     generator = torch.Generator().manual_seed(seed)
     parts = [_some(check_logits(f), generator) for f in (held_out, unlabelled)]
+    return _compared(parts, source_prior, num_permutations, generator)
+
+
+def _compared(
+    parts: list[Tensor],
+    source_prior: VectorLike,
+    num_permutations: int,
+    generator: torch.Generator,
+) -> ShiftTest:
     p = torch.cat(parts).double().softmax(dim=1)  # (n + N, C)
     prior = as_prior(source_prior, num_classes=p.shape[1], positive=True)
     low, high = p.amin(dim=0), p.amax(dim=0)
@@ -204,10 +213,12 @@ def _test(estimator: MAPEstimator, held_out: Tensor, unlabelled: Tensor) -> floa
     # Not calibrated: the calibrator has seen the held-out samples and no other.
     p_s = estimator.source_prior_
     settings = {"trained_prior": estimator.trained_prior_, "target_prior": p_s}
-    at_source = post_compensate(held_out.float(), **settings)
-    return shift_test(
-        at_source, post_compensate(unlabelled.float(), **settings), p_s
-    ).p_value
+    generator = torch.Generator().manual_seed(0)
+    parts = [
+        post_compensate(_some(f, generator).float(), **settings)
+        for f in (held_out, unlabelled)
+    ]
+    return _compared(parts, p_s, NUM_PERMUTATIONS, generator).p_value
 
 
 def _judge(
