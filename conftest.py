@@ -5,6 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("tailshift", deadline=None)  # machines are shared
+settings.load_profile("tailshift")
 
 
 @pytest.fixture(autouse=True)

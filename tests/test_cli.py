@@ -184,7 +184,7 @@ def test_demo__prints_table_and_path_last(
     def short_demo(output: Path, **settings: object) -> tuple[list[Summary], Path]:
         return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
 
-    monkeypatch.setattr("tailshift.cli.train.run_demo", short_demo)
+    monkeypatch.setattr("tailshift.demo.run_demo", short_demo)
     for arguments, folder in ((), "runs/demo-1"), (("--output", "mine"), "mine"):
         result = tailshift("demo", *arguments)
         assert (result.code, result.err) == (0, "")
@@ -206,8 +206,8 @@ def test_demo__all_methods(
         asked.update(settings)
         return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
 
-    monkeypatch.setattr("tailshift.cli.train.run_demo", short_demo)
-    monkeypatch.setattr("tailshift.cli.train.why_not_helped", lambda _: sentences)
+    monkeypatch.setattr("tailshift.demo.run_demo", short_demo)
+    monkeypatch.setattr("tailshift.demo.why_not_helped", lambda _: sentences)
     result = tailshift("demo", "--all")
     assert (result.code, result.err) == (0, "")
     assert (asked["methods"], asked["seeds"]) == (METHODS.names(), (0,))
@@ -297,7 +297,7 @@ def test_interrupt__twice(tailshift: Command, monkeypatch: pytest.MonkeyPatch) -
     def ctrl_c(*args: object, **settings: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tailshift.cli.train.train", ctrl_c)
+    monkeypatch.setattr("tailshift.training.train", ctrl_c)
     result = tailshift("train", "digits_lt", "--output", "run")
     assert (result.code, result.out, result.err) == (130, "", "")
 

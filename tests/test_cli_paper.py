@@ -264,12 +264,17 @@ def test_data_check__digits(tailshift: Command) -> None:
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert lines[:-1] == [
-        "digits_lt: 10 classes",
+        "digits_lt: 10 classes (0, 1, 2, 3, 4, …)",
         "train: 276 images, 2 to 100 a class",
         "val: 55 images, 1 to 20 a class",
         "test: 500 images, 50 to 50 a class",
     ]
     assert lines[-1].startswith("fingerprint of the training split: ")
+
+
+PREPARED = (
+    "images are resized to 32 × 32 pixels; in training shifted by up to 4, not mirrored"
+)
 
 
 def _folder(write_image: WriteImage) -> Path:
@@ -285,10 +290,12 @@ def test_data_check__a_sound_folder(
     result = tailshift("data", "check", f"folder:{_folder(write_image)}")
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[:-1] == [
-        "folder: 2 classes",
+        "folder: 2 classes ([red]dog, cat)",
         "train: 21 images, 7 to 14 a class, 21 decoded",
         "val: 3 images, 1 to 2 a class, 3 decoded",
         "test: 6 images, 2 to 4 a class, 6 decoded",
+        "sizes: 40 × 32 pixels; modes: 30 RGB",
+        PREPARED,
     ]
 
 
@@ -300,7 +307,7 @@ def test_data_check__broken_images(
     broken.write_bytes(b"\xff\xd8\xff")
     result = tailshift("data", "check", "folder:images", *options)
     assert result.code == 2
-    assert result.out.startswith("folder: 2 classes\ntrain: 21 images")
+    assert result.out.startswith("folder: 2 classes ([red]dog, cat)\ntrain: 21 images")
     assert result.err == f"error: `{broken}` is not an image of a known format.\n"
 
 
@@ -322,9 +329,11 @@ def test_data_check__takes_settings(
     result = tailshift("data", "check", name, *settings)
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines()[:-1] == [
-        "folder: 2 classes",
+        "folder: 2 classes ([red]dog, cat)",
         "train: 15 images, 5 to 10 a class, 15 decoded",
         "test: 15 images, 5 to 10 a class, 15 decoded",
+        "sizes: 40 × 32 pixels; modes: 30 RGB",
+        PREPARED,
     ]
 
 
@@ -334,8 +343,8 @@ def test_data_check__takes_settings(
         (
             "data.imag_size=32",
             "`data.imag_size` is not a setting of `data`; did you mean 'image_size'? "
-            "Known: flip, image_size, jitter, path, skip_broken, split_seed, "
-            "test_fraction, val_fraction",
+            "Known: augment, flip, image_size, jitter, path, skip_broken, "
+            "split_seed, test_fraction, val_fraction",
         ),
         (
             "data.image_size=big",

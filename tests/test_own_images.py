@@ -2,7 +2,6 @@
 
 import csv
 import html
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import tailshift as ts
 from tailshift.data import DATASETS, Preparation
 from tailshift.models import timm_backbone
 from tailshift.report.style import plain
+from tailshift.storage import read_json, write_json
 
 Command = Callable[..., Any]
 WriteImage = Callable[..., Path]
@@ -63,7 +63,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> list[ts.RunConfig]:
         asked.append(config)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tailshift.cli.train.train", train)
+    monkeypatch.setattr("tailshift.training.train", train)
     return asked
 
 
@@ -294,9 +294,9 @@ def test_load__a_run_of_before_augmentation_could_be_chosen(
     data = f"folder:{folder(names=NAMES[:3])}"
     assert tailshift("train", "--data", data, "--output", "run", *settings).code == 0
     file = Path("run/config.json")
-    config = json.loads(file.read_text(encoding="utf-8"))
+    config = read_json(file)
     del config["data"]["augment"]
-    file.write_text(json.dumps(config), encoding="utf-8")
+    write_json(file, config)
     run = ts.load("run")
     assert run.config.data.preparation(32) == Preparation(32)
     assert tailshift("train", "--resume", "--output", "run").code == 0

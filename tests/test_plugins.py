@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 import shlex
 import signal
 import sys
@@ -20,6 +19,7 @@ from tailshift.data import DATASETS
 from tailshift.methods import METHODS
 from tailshift.registry import Origin
 from tailshift.runs.run import resume_command
+from tailshift.storage import read_json, write_json
 from tailshift.training.recorder import TrainingProgress
 
 Command = Callable[..., Any]
@@ -162,13 +162,13 @@ def test_run_of_a_plugin__names_it_when_it_is_not_loaded(
 
 
 def test_installed_plugin_of_a_run__is_to_be_installed(run_copy: Path) -> None:
-    facts = json.loads((run_copy / "run.json").read_text())
+    facts = read_json(run_copy / "run.json")
     brought = {"name": "tiny", "version": "1.2", "brings": [["method", "gone"]]}
-    (run_copy / "run.json").write_text(json.dumps(facts | {"plugins": [brought]}))
+    write_json(run_copy / "run.json", facts | {"plugins": [brought]})
     assert ts.load(run_copy).is_finished  # its method is known by another way
-    config = json.loads((run_copy / "config.json").read_text())
+    config = read_json(run_copy / "config.json")
     config["method"] = {"name": "gone"}
-    (run_copy / "config.json").write_text(json.dumps(config))
+    write_json(run_copy / "config.json", config)
     with pytest.raises(ValueError, match="plugin") as error:
         ts.load(run_copy)
     assert str(error.value) == (
@@ -181,8 +181,8 @@ def test_installed_plugin_of_a_run__is_to_be_installed(run_copy: Path) -> None:
 def test_recorded_plugins__damaged_ones_are_passed_over(
     run_copy: Path, plugins: object
 ) -> None:
-    facts = json.loads((run_copy / "run.json").read_text())
-    (run_copy / "run.json").write_text(json.dumps(facts | {"plugins": plugins}))
+    facts = read_json(run_copy / "run.json")
+    write_json(run_copy / "run.json", facts | {"plugins": plugins})
     assert ts.load(run_copy).is_finished
     assert "--plugin" not in resume_command(run_copy)
 
@@ -294,6 +294,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailshift.data import DATASETS, SAMPLERS, Dataset, DigitsLT, Sampler
+from tailshift.storage import read_json, write_json
 
 @DATASETS.register("two_digits")
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def test_save__failing_half_way_leaves_the_old_file(tmp_path, monkeypatch):
         Path(filename).write_bytes(b"half")
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("tailshift.storage.save_file", full_disk)
+    monkeypatch.setattr("safetensors.torch.save_file", full_disk)
     with pytest.raises(OSError, match="No space left on device"):
         _predictions().half().save(path, overwrite=True)
     assert path.read_bytes() == before
@@ -347,7 +347,7 @@ def test_load__npz_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):
     """A megabyte on disk becomes 200 in memory: it is refused before it is read."""
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, logits=np.zeros((10**8, 1), np.float16))
-    monkeypatch.setattr("tailshift.predictions.free_memory", lambda: 2 * 10**8)
+    monkeypatch.setattr("tailshift.storage.free_memory", lambda: 2 * 10**8)
     with pytest.raises(ValueError, match="unpacks") as error:
         Predictions.load(path)
     assert str(error.value) == (

@@ -85,8 +85,8 @@ def test_keep_logits__halves_what_was_saved(digits_run, tmp_path):
         ("own_images", [], "tailshift train own_images --data folder:PATH"),
         (
             "own_images",
-            ["data.name=csv", "data.flip=false"],
-            "tailshift train own_images --set data.flip=false --data csv:PATH",
+            ["data.name=csv", "data.flip=true"],
+            "tailshift train own_images --set data.flip=true --data csv:PATH",
         ),
     ],
 )

@@ -142,7 +142,7 @@ def test_shifted_subset__sizes_in_the_paper(
             [0, 1],
             [0.5, 0.5],
             TypeError,
-            "`counts` must be integers, but are torch.float32.",
+            "`counts` must be integers, but are torch.float64.",
         ),
     ],
 )

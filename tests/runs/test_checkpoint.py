@@ -317,7 +317,7 @@ def test_mend_checkpoint__moves_nothing_after_one_failed_read(
             raise DamagedFileError(path, "a disk that was busy")
         return read_tensors(path)
 
-    monkeypatch.setattr("tailshift.runs.checkpoint.read_tensors", fail_once)
+    monkeypatch.setattr("tailshift.storage.read_tensors", fail_once)
     mend_checkpoint(saved)
     assert read_position(saved).epoch == 4
     assert not saved.with_name("checkpoint.damaged.safetensors").exists()

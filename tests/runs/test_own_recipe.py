@@ -1,6 +1,5 @@
 """A run's later life goes by its own configuration: its recipe may be gone."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import tailshift as ts
 from tailshift.evaluation.results import read_results
 from tailshift.paper.reproduce import PaperRequest, make_plan
 from tailshift.runs.index import find_runs
+from tailshift.storage import read_json, write_json
 
 Command = Callable[..., Any]
 
@@ -57,9 +57,9 @@ def test_own_recipe__does_not_disturb_reproduce(tailshift: Command, run: str) ->
 
 def test_strange_recipe__is_never_a_path(tailshift: Command, run: str) -> None:
     config = Path(run, "config.json")
-    settings = json.loads(config.read_text(encoding="utf-8"))
+    settings = read_json(config)
     settings["recipe"] = "../../stolen"
-    config.write_text(json.dumps(settings), encoding="utf-8")
+    write_json(config, settings)
     before = set(Path().rglob("*"))
     result = tailshift("evaluate", run, "--logits", "a/b")
     assert (result.code, result.err) == (

@@ -165,8 +165,8 @@ def test_load__with_facts_missing(run_copy: Path) -> None:
 
 def test_run__facts_are_typed_and_keep_what_they_do_not_know(run_copy: Path) -> None:
     path = run_copy / "run.json"
-    written = json.loads(path.read_text()) | {"site": "north"}
-    path.write_text(json.dumps(written))
+    written = read_json(path) | {"site": "north"}
+    write_json(path, written)
     run = ts.load(run_copy)
     assert json.loads(run.facts.model_dump_json(exclude_unset=True)) == written
     assert run.source_counts.tolist() == written["source_counts"]
