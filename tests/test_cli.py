@@ -272,7 +272,7 @@ def test_interrupt__leaves_a_usable_run(tmp_path: Path, tailshift: Command) -> N
     assert run.facts.state == "interrupted"
     assert 1 <= done == len(run.metrics) < 12
     assert out == (
-        f"interrupted after {done} whole epochs; go on with "
+        f"interrupted after {done} whole epochs; resume with "
         "tailshift train --resume --output 'my run'\n"
     )
 
@@ -307,7 +307,7 @@ def test_interrupt__twice(tailshift: Command, monkeypatch: pytest.MonkeyPatch) -
     [
         (
             ["train"],
-            "`RECIPE` is missing. `tailshift list recipes` shows all; to go on with a "
+            "`RECIPE` is missing. `tailshift list recipes` shows all; to resume a "
             "run, give --resume and --output.",
         ),
         (
@@ -366,8 +366,8 @@ def test_interrupt__twice(tailshift: Command, monkeypatch: pytest.MonkeyPatch) -
         ),
         (
             ["train", "--resume", "--output", "none", "--set", "train.epochs=9"],
-            "`--resume` goes on with the settings that the run was begun with. Leave "
-            "out --method, --seeds and --set, or give a RECIPE.",
+            "`--resume` keeps the settings that the run was started with. Drop "
+            "--method, --seeds and --set, or give a RECIPE.",
         ),
         (["evaluate", "none"], "there is no run directory none."),
         (
@@ -428,7 +428,7 @@ def test_train__one_of_several_outputs_exists(
     assert result == (
         2,
         "",
-        "error: `output` out/softmax-seed1 exists. Go on with it (--resume), replace "
+        "error: `output` out/softmax-seed1 exists. Resume it (--resume), replace "
         "it (--force) or name another folder (--output).\n",
     )
     assert [path.name for path in Path("out").iterdir()] == ["softmax-seed1"]
@@ -442,8 +442,8 @@ def test_train__resume_with_other_settings(tailshift: Command, run_copy: Path) -
     assert result == (
         2,
         "",
-        f"error: run was begun with train.epochs = 2, but --resume asks for {asked}. "
-        "Resume with the settings it was begun with, or name another folder "
+        f"error: run was started with train.epochs = 2, but --resume asks for {asked}. "
+        "Resume with the settings it was started with, or name another folder "
         "(--output).\n",
     )
 

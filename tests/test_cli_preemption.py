@@ -17,7 +17,7 @@ def _terminate(*args: Any) -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-def test_train__preempted_ends_with_75_and_goes_on(
+def test_train__preempted_ends_with_75_and_resumes(
     tailshift: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ("train", "digits_lt", "--set", "train.epochs=1", "--output", "run")
@@ -26,7 +26,7 @@ def test_train__preempted_ends_with_75_and_goes_on(
         result = tailshift(*command)
     assert result.code == 75
     assert result.err.splitlines()[-1] == (
-        "pre-empted and saved; go on with tailshift train --resume --output run"
+        "pre-empted and saved; resume with tailshift train --resume --output run"
     )
     assert not ts.load("run").is_finished
     result = tailshift("train", "--resume", "--output", "run", "--detect-anomaly")

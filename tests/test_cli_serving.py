@@ -95,8 +95,8 @@ def test_predict__names_broken_images(
     assert result == (
         0,
         "out.parquet\n",
-        "warning: `photos/a.png` is not an image of a known format and is left out.\n"
-        "warning: `photos/b.png` is not an image of a known format and is left out.\n",
+        "warning: `photos/a.png` is not an image of a known format and is skipped.\n"
+        "warning: `photos/b.png` is not an image of a known format and is skipped.\n",
     )
     table = pytest.importorskip("pyarrow.parquet").read_table("out.parquet")
     assert (table.num_rows, table.column_names[:5]) == (270, list(COLUMNS))

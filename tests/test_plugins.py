@@ -92,7 +92,7 @@ def test_example__is_a_method_like_any_other(
         result = tailshift(*command, "--output", "run")
     resume = f"tailshift train --resume --output run --plugin {EXAMPLE}"
     assert result.code == 130
-    assert result.out == f"interrupted after 1 whole epochs; go on with {resume}\n"
+    assert result.out == f"interrupted after 1 whole epochs; resume with {resume}\n"
     assert tailshift(*shlex.split(resume)[1:]).code == 0
     weights, expected = (
         load_file(f"{r}/weights.safetensors") for r in ("run", "whole")
@@ -155,7 +155,7 @@ def test_run_of_a_plugin__names_it_when_it_is_not_loaded(
         assert (result.code, result.err) == (2, f"error: {message}\n")
     result = tailshift("train", "digits_lt", "--output", "run")
     assert result.err == (
-        "error: `output` run exists. Go on with it (--resume), replace it (--force) or "
+        "error: `output` run exists. Resume it (--resume), replace it (--force) or "
         "name another folder (--output).\n"
     )
     assert not Path("sprung").exists()

@@ -50,11 +50,11 @@ TARGETS = (
 
 DataRoot = Annotated[
     Path | None,
-    typer.Option("--data-root", envvar="TAILSHIFT_DATA", help="Where data is or goes."),
+    typer.Option("--data-root", envvar="TAILSHIFT_DATA", help="Folder of the data."),
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="KEY=VALUE, e.g. method.alpha=0.05."),
+    typer.Option("--set", help="KEY=VALUE, e.g. method.alpha=0.05; may be repeated."),
 ]
 
 
@@ -75,10 +75,17 @@ Plugins = Annotated[
         help="Run this Python file first; it registers methods, data sets and so on.",
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Replace what exists.")]
-Csv = Annotated[Path | None, typer.Option(help="Write the table here too.")]
-Markdown = Annotated[Path | None, typer.Option(help="Here too, as Markdown.")]
-Latex = Annotated[Path | None, typer.Option(help="Here too, as LaTeX (booktabs).")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+Csv = Annotated[
+    Path | None, typer.Option(help="Also write the table to this CSV file.")
+]
+Markdown = Annotated[
+    Path | None, typer.Option(help="Also write the table as Markdown to this file.")
+]
+Latex = Annotated[
+    Path | None,
+    typer.Option(help="Also write the table as LaTeX (booktabs) to this file."),
+]
 RunFolders = Annotated[
     list[Path], typer.Argument(help="Run directories.", metavar="RUN…")
 ]
@@ -99,7 +106,7 @@ def _app(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print the version and end.",
+            help="Print the version and exit.",
         ),
     ] = False,
 ) -> None:
@@ -210,5 +217,5 @@ LogitsFiles = Annotated[
 ]
 TrainedPrior = Annotated[
     Literal["source", "uniform"] | None,
-    typer.Option(help="The prior that logits carry, where their file has none."),
+    typer.Option(help="The prior that logits carry, if their file does not say."),
 ]

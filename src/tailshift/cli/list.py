@@ -56,7 +56,7 @@ def list_command(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
     plugin: Plugins = None,
 ) -> None:
-    """List what there is of a kind, and which plugin brings it if one does."""
+    """List the entries of a kind, and the plugin that each comes from, if any."""
     rows = _recipe_rows() if kind == Listed.RECIPES else _entry_rows(kind)
     if not console.is_terminal:
         print("\n".join("\t".join(row) for row in rows))
@@ -138,7 +138,7 @@ def check(
     data_root: DataRoot = None,
     plugin: Plugins = None,
     all_images: Annotated[
-        bool, typer.Option("--all", help="Decode every image, not 500 of each split.")
+        bool, typer.Option("--all", help="Decode every image, not only 500 per split.")
     ] = False,
 ) -> None:
     """Verify lists, labels, counts and files of a data set."""

@@ -35,25 +35,29 @@ def reproduce_command(
         str,
         typer.Argument(help="table1 … table11, figure2, figure3, figure4, figure6."),
     ],
-    runs: Annotated[Path, typer.Option(help="The folder of the runs.")] = Path("runs"),
-    seeds: Annotated[str, typer.Option(help="One run for each: 0,1,2.")] = "0",
+    runs: Annotated[Path, typer.Option(help="Folder of the runs.")] = Path("runs"),
+    seeds: Annotated[str, typer.Option(help="Seeds, one run each: 0,1,2.")] = "0",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Take the quick recipes.")
+        bool, typer.Option("--quick", help="Use the quick recipes.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be trained, and how long.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Print what would be trained, and for how long."
+        ),
     ] = False,
     settings: Settings = None,
     logits: Annotated[
         Path | None,
-        typer.Option(help="A folder of kept logits, for runs that are not there."),
+        typer.Option(help="Folder of saved logits, used for runs that are missing."),
     ] = None,
     data_root: DataRoot = None,
     csv: Csv = None,
     markdown: Markdown = None,
     latex: Latex = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder of a figure's files.")
+        Path,
+        typer.Option("--output", "-o", help="Folder to write a figure's files to."),
     ] = Path("figures"),
     plugin: Plugins = None,
     force: Force = False,
@@ -120,14 +124,14 @@ def _show_table(
 )
 def tune_command(
     recipe: Annotated[str, typer.Argument(help="A recipe that trains LADE.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     alphas: Annotated[str, typer.Option(help="Values of α, like 0.01,0.1.")] = "",
     lams: Annotated[str, typer.Option(help="Values of λ, like 0.01,0.1.")] = "",
     settings: Settings = None,
     data_root: DataRoot = None,
     plugin: Plugins = None,
 ) -> None:
-    """Search α and λ on validation data; stopped, the same command goes on."""
+    """Search α and λ on validation data; the same command resumes a search."""
     from tailshift.paper import tune
     from tailshift.recipes import load_recipe
 

@@ -27,7 +27,7 @@ HeldOut = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Labelled logits to calibrate on; by default the run's validation set.",
+        help="Labelled logits to calibrate on; default: the run's validation set.",
     ),
 ]
 Target = Annotated[
@@ -53,7 +53,9 @@ def predict(
     held_out: HeldOut = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="A .csv or .parquet; else printed as CSV."),
+        typer.Option(
+            "--output", "-o", help="Write a .csv or .parquet file; default: print CSV."
+        ),
     ] = None,
     plugin: Plugins = None,
     force: Force = False,
@@ -87,7 +89,9 @@ def predict(
 )
 def export(
     run: RunDirectory,
-    output: Annotated[Path, typer.Option("--output", "-o", help="An .onnx file.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The .onnx file to write.")
+    ],
     target: Target = None,
     is_input: Annotated[
         bool,
@@ -95,7 +99,7 @@ def export(
     ] = False,
     program: Annotated[
         bool,
-        typer.Option("--program", help="Beside it, a torch.export program (.pt2)."),
+        typer.Option("--program", help="Also write a torch.export program (.pt2)."),
     ] = False,
     plugin: Plugins = None,
     force: Force = False,
@@ -136,11 +140,13 @@ def estimate(
     ],
     held_out: HeldOut = None,
     interval: Annotated[
-        bool, typer.Option("--interval", help="Also the 95 % bootstrap intervals.")
+        bool, typer.Option("--interval", help="Also show 95 % bootstrap intervals.")
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write the prior here, for --target."),
+        typer.Option(
+            "--output", "-o", help="Write the prior to this file, for --target."
+        ),
     ] = None,
     plugin: Plugins = None,
     force: Force = False,
@@ -163,7 +169,7 @@ def estimate(
 
 
 def _progress(starts: Sequence[int]) -> Iterable[int]:
-    """Show how many batches of images are done, if somebody watches."""
+    """Show how many batches of images are done, if the output is a terminal."""
     terminal = Console(stderr=True)
     if not terminal.is_terminal:
         return starts
@@ -172,7 +178,7 @@ def _progress(starts: Sequence[int]) -> Iterable[int]:
 
 def _warn_of_broken(broken: Mapping[str, str]) -> None:
     for path, reason in broken.items():
-        print(f"warning: `{path}` {reason} and is left out.", file=sys.stderr)
+        print(f"warning: `{path}` {reason} and is skipped.", file=sys.stderr)
 
 
 def _print_report(report: "ShiftReport") -> None:
@@ -191,7 +197,7 @@ def _print_report(report: "ShiftReport") -> None:
 
 
 def _table(report: "ShiftReport") -> Table:
-    """Return shares in percent a class, and the accuracies where labels tell them."""
+    """Return shares in percent a class, and the accuracies if there are labels."""
     found, columns = report.adaptation, _columns(report)
     table = Table(box=box.SIMPLE_HEAD, show_footer=bool(report.accuracies))
     table.add_column("class, share in %", footer="accuracy")

@@ -34,14 +34,14 @@ def evaluate_command(
         list[str] | None,
         typer.Option(
             metavar="TARGET",
-            help=f"{TARGETS} As often as you like; the paper's eleven if not at all.",
+            help=f"{TARGETS} May be repeated; default: the paper's eleven.",
         ),
     ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC",
-            help="What is shown: a name of `tailshift list metrics`; may be repeated.",
+            help="Metric to show: a name of `tailshift list metrics`. May be repeated.",
         ),
     ] = None,
     sampling: Annotated[
@@ -51,7 +51,7 @@ def evaluate_command(
             "paper), random ones (mean ± sd), or all of them, re-weighted."
         ),
     ] = "first",
-    repeats: Annotated[int, typer.Option(help="How many random test sets.")] = 10,
+    repeats: Annotated[int, typer.Option(help="Number of random test sets.")] = 10,
     csv: Csv = None,
     markdown: Markdown = None,
     latex: Latex = None,
@@ -61,7 +61,9 @@ def evaluate_command(
     ] = None,
     logits: Annotated[
         Path | None,
-        typer.Option(help="Keep each run's test logits here, in half precision."),
+        typer.Option(
+            help="Also save each run's test logits, in half precision, to this folder."
+        ),
     ] = None,
     plugin: Plugins = None,
     force: Force = False,
@@ -115,7 +117,7 @@ def evaluate_command(
     "report", epilog="Example: tailshift report runs/digits_lt/lade-seed0 -o report"
 )
 def report_command(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     runs: RunsOrLogits = None,
     logits: LogitsFiles = None,
     trained_prior: TrainedPrior = None,
@@ -148,7 +150,7 @@ def _check_named(runs: list[str] | None, logits: list[str] | None) -> None:
 
 @app.command(epilog="Example: tailshift figures runs/digits_lt/lade-seed0 -o figures")
 def figures(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     runs: RunsOrLogits = None,
     logits: LogitsFiles = None,
     trained_prior: TrainedPrior = None,
@@ -157,7 +159,7 @@ def figures(
         typer.Option(
             metavar="NAME",
             help="class_counts, average_probability, class_logits, reliability, "
-            "target_shift, accuracy_change. As often as you like; all if not at all.",
+            "target_shift, accuracy_change. May be repeated; default: all.",
         ),
     ] = None,
     target: Annotated[

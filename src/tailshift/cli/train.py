@@ -20,10 +20,11 @@ OWN_IMAGES = "own_images"
 @app.command(epilog="Example: tailshift demo")
 def demo(
     output: Annotated[
-        Path | None, typer.Option(help="A new folder; by default runs/demo-N.")
+        Path | None, typer.Option(help="A new folder; default: runs/demo-N.")
     ] = None,
     all_methods: Annotated[
-        bool, typer.Option("--all", help="Every method, with one seed; minutes.")
+        bool,
+        typer.Option("--all", help="Train every method, with one seed; takes minutes."),
     ] = False,
 ) -> None:
     """Train three methods on long-tailed digits and report on eleven targets."""
@@ -55,30 +56,35 @@ def train_command(
         ),
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="Another method than the recipe's.")
+        str | None, typer.Option(help="Method to train instead of the recipe's.")
     ] = None,
     start: Annotated[
         str | None,
         typer.Option(
             "--from",
             metavar="RUN|WEIGHTS",
-            help="What stands for the first stage of a method of two: a finished run.",
+            help="A finished run that replaces the first stage of a two-stage method.",
         ),
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="One run for each: 0,1,2.")] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="Seeds, one run each: 0,1,2.")
+    ] = None,
     settings: Settings = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="Run directory; by default runs/RECIPE/METHOD-seedN."),
+        typer.Option(help="Run directory; default: runs/RECIPE/METHOD-seedN."),
     ] = None,
     data_root: DataRoot = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
+        bool, typer.Option("--resume", help="Resume from the last checkpoint.")
     ] = False,
     plugin: Plugins = None,
     force: Force = False,
     detect_anomaly: Annotated[
-        bool, typer.Option("--detect-anomaly", help="Name where a NaN comes up; slow.")
+        bool,
+        typer.Option(
+            "--detect-anomaly", help="Name the module that makes a NaN; slow."
+        ),
     ] = False,
 ) -> None:
     """Train a recipe, one run for each seed."""
@@ -158,18 +164,18 @@ def _planned_runs(
 def _resumed_run(
     output: Path | None, resume: bool, is_changed: bool
 ) -> "tuple[RunConfig, Path]":
-    """Return the run to go on with, as it was begun."""
+    """Return the run to resume, with its own settings."""
     from tailshift.runs.run import read_config
 
     if not resume or output is None:
         raise ValueError(
-            "`RECIPE` is missing. `tailshift list recipes` shows all; to go on "
-            "with a run, give --resume and --output."
+            "`RECIPE` is missing. `tailshift list recipes` shows all; to resume "
+            "a run, give --resume and --output."
         )
     if is_changed:
         raise ValueError(
-            "`--resume` goes on with the settings that the run was begun with. "
-            "Leave out --method, --seeds and --set, or give a RECIPE."
+            "`--resume` keeps the settings that the run was started with. "
+            "Drop --method, --seeds and --set, or give a RECIPE."
         )
     if not output.is_dir():
         raise FileNotFoundError(f"there is no run directory {output}.")
@@ -195,7 +201,7 @@ def _report_training(run: "Run") -> None:
     is_told = is_first_process()
     if is_told and not run.is_finished:
         console.print(
-            f"interrupted after {run.facts.epochs_done} whole epochs; go on with "
+            f"interrupted after {run.facts.epochs_done} whole epochs; resume with "
             f"{resume_command(run.directory)}",
             soft_wrap=True,
             markup=False,
