@@ -92,7 +92,7 @@ characters or a dot in front, but is '../../x'. Rename it.
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary folders of writers that were killed, below a folder.
 
-    Call it only where nothing else writes.
+    Call it only while nothing else writes there.
     """
     for path in folder.rglob(f"{MARK}*"):
         if is_leftover(path):
@@ -172,7 +172,7 @@ def _keep(path: Path, other: Path, folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where folders can be opened."""
+    """Make a rename last through a power cut, if folders can be opened."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -313,7 +313,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the mapping in a JSON file, if its checksum fits, where it has one.
+    """Return the mapping in a JSON file, after checking its checksum if it has one.
 
     Raises:
         EditedFileError: If a value was changed since `write_json` wrote it.
@@ -414,7 +414,7 @@ def write_tensors(
 
 
 def read_tensors(path: Path) -> TensorFile:
-    """Return what a safetensors file holds, if its checksum fits, where it has one.
+    """Return what a safetensors file holds, after checking its checksum if it has one.
 
     Raises:
         DamagedFileError: If it is no whole safetensors file, or was changed.
@@ -467,7 +467,7 @@ def _parts(
 
 
 def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    """Return safetensors' word for a failed write as what it was: an OSError."""
+    """Return safetensors' error for a failed write as the OSError that it was."""
     number = re.search(r"os error (\d+)", str(error))
     if number is None:
         return OSError(f"{path} cannot be written ({error}).")

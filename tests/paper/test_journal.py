@@ -66,12 +66,13 @@ def test_journal__refuses_another_search(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="config") as error:
         _open(path, epochs=3)
     ending = (
-        "Go on with the one that it was begun with, or name another folder (--output)."
+        "Resume with the one that it was started with, or name another folder "
+        "(--output)."
     )
-    assert str(error.value) == f"{path} was begun with another config. {ending}"
+    assert str(error.value) == f"{path} was started with another config. {ending}"
     with pytest.raises(ValueError, match="grid") as error:
         _open(path, {"alpha": [0.01], "lam": [0.1]})
-    assert str(error.value) == f"{path} was begun with another grid. {ending}"
+    assert str(error.value) == f"{path} was started with another grid. {ending}"
 
 
 def test_journal__refuses_a_damaged_file(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_make_plan__does_not_train_over_another_run(runs: Path) -> None:
     )
 
 
-def test_make_plan__goes_on_with_a_run_as_it_was_begun(runs: Path) -> None:
+def test_make_plan__resumes_a_run_as_it_was_started(runs: Path) -> None:
     folder = runs / RECIPES[2] / "lade-seed0"
     text = (folder / "run.json").read_text(encoding="utf-8")
     (folder / "run.json").write_text(text.replace("finished", "interrupted"), "utf-8")

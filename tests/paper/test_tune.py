@@ -136,7 +136,7 @@ def test_tune__refuses_a_trial_of_another_search(
     with pytest.raises(ValueError, match="seed") as error:
         tune(other, output=tmp_path, alphas=[0.1], lams=[0.5])
     assert str(error.value).startswith(
-        f"{tmp_path / 'trials' / 'alpha0.1-lam0.5'} was begun with seed = 0, but"
+        f"{tmp_path / 'trials' / 'alpha0.1-lam0.5'} was started with seed = 0, but"
     )
 
 

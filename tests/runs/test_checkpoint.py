@@ -14,9 +14,9 @@ from tailshift.runs.checkpoint import (
     CheckpointWarning,
     Position,
     load_checkpoint,
-    mend_checkpoint,
     path_before,
     read_position,
+    repair_checkpoint,
     save_checkpoint,
 )
 from tailshift.storage import (
@@ -264,19 +264,19 @@ def test_load_checkpoint__of_other_data(saved: Path) -> None:
         load_checkpoint(saved, modules=other.modules, optimizer=None, data="cafe-02")
     assert str(error.value) == (
         f"{saved} was saved in training on other images or labels (fingerprint "
-        "cafe-01, but now cafe-02). Resume with the data that the run was begun with, "
-        "or name another folder (--output)."
+        "cafe-01, but now cafe-02). Resume with the data that the run was started "
+        "with, or name another folder (--output)."
     )
     assert torch.equal(other.modules["model"][0].weight, weights)
 
 
-def test_mend_checkpoint__takes_the_one_before(saved: Path) -> None:
+def test_repair_checkpoint__takes_the_one_before(saved: Path) -> None:
     _save(saved, _build(seed=1), Position(epoch=4))
     damaged = bytearray(saved.read_bytes())
     damaged[-1] ^= 1
     saved.write_bytes(damaged)
     with pytest.warns(CheckpointWarning) as warned:
-        mend_checkpoint(saved)
+        repair_checkpoint(saved)
     assert str(warned[0].message) == (
         f"{saved} is not a whole checkpoint (its checksum does not fit its content). "
         "The one before it is taken; the damaged one is kept as "
@@ -287,26 +287,26 @@ def test_mend_checkpoint__takes_the_one_before(saved: Path) -> None:
     assert kept.read_bytes() == bytes(damaged)
 
 
-def test_mend_checkpoint__where_the_last_one_is_missing(saved: Path) -> None:
+def test_repair_checkpoint__where_the_last_one_is_missing(saved: Path) -> None:
     saved.rename(path_before(saved))
-    mend_checkpoint(saved)
+    repair_checkpoint(saved)
     assert read_position(saved).epoch == 3
 
 
-def test_mend_checkpoint__leaves_what_is_whole_or_the_only_one(saved: Path) -> None:
+def test_repair_checkpoint__leaves_what_is_whole_or_the_only_one(saved: Path) -> None:
     _save(saved, _build(seed=1), Position(epoch=4))
-    mend_checkpoint(saved)
+    repair_checkpoint(saved)
     assert read_position(saved).epoch == 4
     path_before(saved).write_bytes(b"damaged too")
     saved.write_bytes(b"damaged")
-    mend_checkpoint(saved)
+    repair_checkpoint(saved)
     assert saved.read_bytes() == b"damaged"
     saved.unlink()
-    mend_checkpoint(saved)
+    repair_checkpoint(saved)
     assert not saved.exists()
 
 
-def test_mend_checkpoint__moves_nothing_after_one_failed_read(
+def test_repair_checkpoint__moves_nothing_after_one_failed_read(
     saved: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _save(saved, _build(seed=1), Position(epoch=4))
@@ -318,6 +318,6 @@ def test_mend_checkpoint__moves_nothing_after_one_failed_read(
         return read_tensors(path)
 
     monkeypatch.setattr("tailshift.storage.read_tensors", fail_once)
-    mend_checkpoint(saved)
+    repair_checkpoint(saved)
     assert read_position(saved).epoch == 4
     assert not saved.with_name("checkpoint.damaged.safetensors").exists()

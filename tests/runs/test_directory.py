@@ -82,7 +82,7 @@ def test_train__refuses_to_replace_a_run(run_copy: Path) -> None:
     with pytest.raises(FileExistsError) as error:
         ts.train(ts.load(run_copy).config, output=run_copy)
     assert str(error.value) == (
-        f"`output` {run_copy} exists. Go on with it (--resume), replace it "
+        f"`output` {run_copy} exists. Resume it (--resume), replace it "
         "(--force) or name another folder (--output)."
     )
     assert _contents(run_copy) == before
@@ -113,22 +113,23 @@ def test_train__force_keeps_the_old_run_if_the_new_one_cannot_begin(
 def test_train__resume_under_other_settings(run_copy: Path) -> None:
     before = _contents(run_copy)
     config = ts.load_recipe("digits_lt", ["method.name=lade", "train.epochs=5"])
-    with pytest.raises(ValueError, match="begun") as error:
+    with pytest.raises(ValueError, match="started") as error:
         ts.train(config, output=run_copy, resume=True)
     assert str(error.value) == (
-        f"{run_copy} was begun with train.epochs = 2, but --resume asks for 5. Resume "
-        "with the settings it was begun with, or name another folder (--output)."
+        f"{run_copy} was started with train.epochs = 2, but --resume asks for 5. "
+        "Resume with the settings it was started with, or name another folder "
+        "(--output)."
     )
     assert _contents(run_copy) == before
 
 
 def test_train__resume_under_another_method(run_copy: Path) -> None:
     config = ts.load_recipe("digits_lt", ["train.epochs=2"])
-    with pytest.raises(ValueError, match="begun") as error:
+    with pytest.raises(ValueError, match="started") as error:
         ts.train(config, output=run_copy, resume=True)
     assert str(error.value) == (
-        f"{run_copy} was begun with method.name = 'lade', but --resume asks for "
-        "'softmax'. Resume with the settings it was begun with, or name another "
+        f"{run_copy} was started with method.name = 'lade', but --resume asks for "
+        "'softmax'. Resume with the settings it was started with, or name another "
         "folder (--output)."
     )
 
@@ -251,7 +252,7 @@ def test_train__resume_on_other_data(run_copy: Path) -> None:
     assert str(error.value) == (
         f"{run_copy / 'checkpoint.safetensors'} was saved in training on other images "
         f"or labels (fingerprint {data_mark(data)}, but now {data_mark(other)}). "
-        "Resume with the data that the run was begun with, or name another folder "
+        "Resume with the data that the run was started with, or name another folder "
         "(--output)."
     )
     assert _contents(run_copy) == before
@@ -284,7 +285,7 @@ def test_train__full_disk(run_copy: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(error.value) == (
         f"{output} cannot be written to (File too large). What was saved before is "
-        "whole. Make room, then go on with "
+        "whole. Make room, then resume with "
         f"`tailshift train --resume --output {output}`."
     )
     assert not any(path.name.startswith(".") for path in output.rglob("*"))

@@ -37,7 +37,7 @@ def test_find_runs__tells_of_what_cannot_be_read(run_copy: Path) -> None:
     said: list[str] = []
     assert find_runs(run_copy.parent, said.append) == []
     assert said == [
-        f"left out: {run_copy} is not a run directory: it has no config.json. "
+        f"skipped: {run_copy} is not a run directory: it has no config.json. "
         "`tailshift train` makes one."
     ]
 

@@ -147,7 +147,7 @@ def test_load__without_facts(run_copy: Path) -> None:
         ts.load(run_copy)
     assert str(error.value) == (
         f"{run_copy} was cut off before training began: it has no run.json. "
-        f"Go on with `tailshift train --resume --output {run_copy}`."
+        f"Resume with `tailshift train --resume --output {run_copy}`."
     )
 
 

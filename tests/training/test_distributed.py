@@ -319,7 +319,7 @@ def test_train__a_folder_that_is_taken_ends_all_processes(alone: Path) -> None:
     done = _finish(_start([__file__, str(alone), "softmax"], 2))
     for code, _, errors in done:
         assert code != 0
-        assert "exists. Go on with it (--resume)" in errors
+        assert "exists. Resume it (--resume)" in errors
 
 
 def test_train__an_error_on_one_process_is_a_sentence_on_all(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Journal:
     Args:
         path: The file; it is begun where there is none.
         grid: Values of ``alpha`` and of ``lam``.
-        config: What is searched for, ready for JSON: a journal that was begun with
+        config: What is searched for, ready for JSON: a journal that was started with
             another one is refused.
     """
 
@@ -159,8 +159,8 @@ class Journal:
         for name in asked:
             if begun[name] != asked[name]:
                 raise ValueError(
-                    f"{path} was begun with another {name}. Go on with the one that it "
-                    "was begun with, or name another folder (--output)."
+                    f"{path} was started with another {name}. Resume with the one "
+                    "that it was started with, or name another folder (--output)."
                 )
         self._study.set_user_attr("search", asked)
 

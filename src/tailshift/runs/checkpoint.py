@@ -20,7 +20,7 @@ from tailshift.processes import as_held, load_whole_state, whole, whole_state
 
 
 class CheckpointWarning(UserWarning):
-    """A damaged checkpoint was passed over."""
+    """A damaged checkpoint was skipped."""
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Position:
     """Where training stands, and the sums of the epoch under way."""
 
     stage: int = 0
-    """Of the method, counted from 0."""
+    """Stage of the method, counted from 0."""
     epoch: int = 0
     """Whole epochs done of the stage."""
     batch: int = 0
@@ -54,14 +54,14 @@ def save_checkpoint(
 ) -> None:
     """Write modules, optimiser, random state and position; keeps the one before.
 
-    Where weights are sharded all processes must call it, for their shares.
+    If weights are sharded, all processes must call it, for their shares.
 
     Args:
         path: The checkpoint file; what it held is kept at `path_before`.
         position: Where training stands.
         modules: Everything with a state, by name: the model, the loss.
         optimizer: Its tensors are saved; its hyperparameters come from the recipe. None
-            where nothing is optimised.
+            if nothing is optimised.
         scaler: State of the loss scaler under half precision, numbers only.
         data: What is trained on, as `data_mark` gives it.
         is_writer: Whether this process is the one that writes.
@@ -112,7 +112,7 @@ def load_checkpoint(
     if data and saved != data:
         raise ValueError(
             f"{path} was saved in training on other images or labels (fingerprint "
-            f"{saved}, but now {data}). Resume with the data that the run was begun "
+            f"{saved}, but now {data}). Resume with the data that the run was started "
             "with, or name another folder (--output)."
         )
     try:
@@ -145,11 +145,11 @@ def path_before(path: Path) -> Path:
     return path.with_stem(f"{path.stem}.previous")
 
 
-def mend_checkpoint(path: Path) -> None:
-    """Put the checkpoint before in the place of one that is damaged or missing.
+def repair_checkpoint(path: Path) -> None:
+    """Replace a checkpoint that is damaged or missing by the one before it.
 
-    A damaged one is kept under another name. Nothing is done where the checkpoint is
-    whole, or where there is no other.
+    A damaged one is kept under another name. Nothing is done if the checkpoint is
+    whole, or if there is no other.
     """
     before, reason = path_before(path), ""
     if path.is_file():
@@ -250,7 +250,7 @@ _POSITION = TypeAdapter(Position)
 
 
 def _fault(path: Path) -> str:
-    """Return what is wrong with a checkpoint; nothing where it is whole."""
+    """Return what is wrong with a checkpoint; an empty text if it is whole."""
     try:
         file = storage.read_tensors(path)
     except storage.DamagedFileError as error:

@@ -15,7 +15,7 @@ from tailshift import storage
 from tailshift.config import RunConfig, machine_settings
 from tailshift.models import AUTO
 from tailshift.runs import run
-from tailshift.runs.checkpoint import mend_checkpoint, read_position
+from tailshift.runs.checkpoint import read_position, repair_checkpoint
 from tailshift.runs.environment import describe_environment
 
 LOCK = ".lock"
@@ -70,7 +70,7 @@ def hold_lock(directory: Path) -> Iterator[None]:
     """Hold a folder's lock file while the block runs.
 
     The system lets go of the lock when the process ends, however it ends, so that a
-    lock file that was left behind blocks nobody. Where the file system knows no locks,
+    lock file that was left behind blocks nobody. If the file system knows no locks,
     nothing is held.
 
     Raises:
@@ -173,7 +173,7 @@ def check_directory(
         )
     if not force:
         raise FileExistsError(
-            f"`output` {directory} exists. Go on with it (--resume), replace it "
+            f"`output` {directory} exists. Resume it (--resume), replace it "
             "(--force) or name another folder (--output)."
         )
 
@@ -182,16 +182,16 @@ def check_directory(
 def open_directory(
     directory: Path, config: RunConfig, *, resume: bool, force: bool
 ) -> Iterator[bool]:
-    """Hold a run directory for this process; yields whether a run in it goes on.
+    """Hold a run directory for this process; yields whether a run in it is resumed.
 
     What a killed process left half written is removed, and a damaged checkpoint gives
     way to the one before it. A full disk and a loss that is not finite end with a
     sentence that says what is saved.
 
     Args:
-        directory: It is made where it is missing.
+        directory: The run directory; made if it is missing.
         config: What is to be trained in it.
-        resume: Whether to go on with a run that is there.
+        resume: Whether to resume a run that is there.
         force: Whether a run that is there may be replaced.
 
     Raises:
@@ -206,11 +206,11 @@ def open_directory(
             is_resumed = resume and (directory / run.CONFIG).is_file()
             storage.remove_leftovers(directory)
             if is_resumed:
-                _mend(directory)
+                _repair(directory)
             yield is_resumed
     finally:
         if is_new:
-            with contextlib.suppress(OSError):  # only where nothing was begun
+            with contextlib.suppress(OSError):  # only if nothing was written
                 directory.rmdir()
 
 
@@ -241,7 +241,7 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
 
 
 def check_same_config(directory: Path, config: RunConfig) -> None:
-    """Refuse to go on with a run under other settings than it began with."""
+    """Refuse to resume a run under other settings than it was started with."""
     began = flat_settings(run.read_config(directory))
     asked = flat_settings(config)
     for key in asked:
@@ -249,9 +249,9 @@ def check_same_config(directory: Path, config: RunConfig) -> None:
             continue  # "auto" has its name once the data are read
         if began.get(key) != asked[key]:
             raise ValueError(
-                f"{directory} was begun with {key} = {began.get(key)!r}, but --resume "
-                f"asks for {asked[key]!r}. Resume with the settings it was begun with, "
-                "or name another folder (--output)."
+                f"{directory} was started with {key} = {began.get(key)!r}, but "
+                f"--resume asks for {asked[key]!r}. Resume with the settings it was "
+                "started with, or name another folder (--output)."
             )
 
 
@@ -275,10 +275,10 @@ def _is_empty(directory: Path) -> bool:
     )
 
 
-def _mend(directory: Path) -> None:
-    """Make up for what a killed or failed process did not come to."""
+def _repair(directory: Path) -> None:
+    """Complete what a killed or failed process left undone."""
     (directory / run.FAILURE).unlink(missing_ok=True)
-    mend_checkpoint(directory / run.CHECKPOINT)
+    repair_checkpoint(directory / run.CHECKPOINT)
     if not (directory / run.ENVIRONMENT).is_file():
         storage.write_json(directory / run.ENVIRONMENT, describe_environment())
 
@@ -305,13 +305,13 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
             raise
         raise OSError(
             f"{directory} cannot be written to ({os.strerror(error.errno)}). What was "
-            "saved before is whole. Make room, then go on with "
+            "saved before is whole. Make room, then resume with "
             f"`{run.resume_command(directory)}`."
         ) from error
 
 
 def _last_good(directory: Path) -> str:
-    """Return a sentence about the checkpoint that a run could go on from."""
+    """Return a sentence about the checkpoint that a run could resume from."""
     path = directory / run.CHECKPOINT
     if not path.is_file():
         return "There is no checkpoint yet."

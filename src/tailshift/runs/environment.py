@@ -27,7 +27,7 @@ def describe_environment() -> dict[str, object]:
 
 
 def hardware() -> str:
-    """Return the processor, and the GPUs where there are any, in one line."""
+    """Return the processor, and the GPUs if there are any, in one line."""
     cores = f"{os.cpu_count()} cores, {_processor()}"
     if not torch.cuda.is_available():
         return cores
@@ -49,7 +49,7 @@ def _processor() -> str:
 def source_commit() -> str | None:
     """Return the commit of this package's checkout, with ``+`` if it was changed."""
     try:
-        # Fails where the package is installed inside somebody else's checkout.
+        # Fails if the package is installed inside somebody else's checkout.
         _git("ls-files", "--error-unmatch", Path(__file__).name)
         commit = _git("rev-parse", "--short=12", "HEAD")
         changes = _git("status", "--porcelain", "--untracked-files=no", "..")

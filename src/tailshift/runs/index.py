@@ -26,7 +26,7 @@ def find_runs(
         try:
             run = load(path.parent)
         except (OSError, ValueError) as error:
-            announce(f"left out: {error}")
+            announce(f"skipped: {error}")
             continue
         if run.is_finished:
             runs.append(run)

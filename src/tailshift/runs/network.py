@@ -45,7 +45,7 @@ def build_network(
 
 
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
-    """Give a model the fresh head of a stage, where the model is."""
+    """Give a model the fresh head of a stage, on the model's device."""
     build_head = config.method.stages()[stage].head
     head = build_head(model.backbone.feature_dim, model.head.num_classes)
     example = next(model.parameters())

@@ -67,7 +67,7 @@ class RunFacts(BaseModel):
     in_channels: Annotated[int, Field(ge=1, le=1024)]
     image_size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
     mean: Annotated[tuple[Finite, ...], Field(strict=False)]
-    """Of the pixels: one a channel, or one for all."""
+    """Mean of the pixels: one per channel, or one for all."""
     std: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], Field(strict=False)]
     data_fingerprint: str
     skipped_images: Count | None = None
@@ -262,7 +262,7 @@ def resume_command(directory: Path) -> str:
 
 
 def read_metrics_lines(directory: Path) -> list[str]:
-    """Return the whole lines of the metrics file; one that was cut off is left out."""
+    """Return the whole lines of the metrics file; skips one that was cut off."""
     path = directory / METRICS
     if not path.is_file():
         return []
@@ -299,7 +299,7 @@ def save_weights(path: Path, model: nn.Module, *, is_writer: bool = True) -> Non
 
     Args:
         path: It is replaced.
-        model: Where its weights are sharded, all processes must call this.
+        model: If its weights are sharded, all processes must call this.
         is_writer: Whether this process is the one that writes.
     """
     weights = whole_state(model)
@@ -308,7 +308,7 @@ def save_weights(path: Path, model: nn.Module, *, is_writer: bool = True) -> Non
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Fill a module with saved weights, if their checksum fits, where there is one."""
+    """Fill a module with saved weights; checks their checksum if they have one."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.parent} has no weights yet. Finish it with "
@@ -339,7 +339,7 @@ def load(run_dir: str | os.PathLike[str]) -> Run:
     if not (directory / FACTS).is_file():
         raise FileNotFoundError(
             f"{directory} was cut off before training began: it has no {FACTS}. "
-            f"Go on with `{resume_command(directory)}`."
+            f"Resume with `{resume_command(directory)}`."
         )
     return Run(directory, config, _read_facts(directory / FACTS, config))
 
