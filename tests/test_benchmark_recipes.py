@@ -30,7 +30,7 @@ CUT_DOWN = (
     "train.num_workers=0",
 )
 COUNTS = (9, 6, 4, 3, 3, 2, 1, 1)
-MEND = "Fetch it again, or leave such images out with data.skip_broken=true."
+REMEDY = "Fetch it again, or skip such images with data.skip_broken=true."
 
 
 @pytest.fixture(params=RECIPES)
@@ -125,7 +125,7 @@ def test_recipe__broken_jpeg(tailshift: Command, name: str, root: Path) -> None:
     assert tailshift(*_train(name, root)) == (
         2,
         "",
-        f"error: `{path}` is not an image of a known format. {MEND}\n",
+        f"error: `{path}` is not an image of a known format. {REMEDY}\n",
     )
 
 
@@ -138,7 +138,7 @@ def test_recipe__broken_jpeg_left_out(
     result = tailshift(*_train(name, root, "data.skip_broken=true"))
     assert result.code == 0
     assert result.err == (
-        "warning: 1 of 29 images were left out because they cannot be read, the first: "
+        "warning: 1 of 29 images were skipped because they cannot be read, the first: "
         f"`{path}` is not an image of a known format.\n"
     )
 
@@ -150,7 +150,7 @@ def test_recipe__missing_file(tailshift: Command, name: str, root: Path) -> None
         2,
         "",
         f"error: `{path}` is missing, one of 1 missing of the 16 images of test. "
-        f"{MEND}\n",
+        f"{REMEDY}\n",
     )
     assert not Path("run").exists()
 

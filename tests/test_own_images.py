@@ -281,7 +281,7 @@ def test_train__broken_image(tailshift: Command, folder: Callable[..., Path]) ->
     start, _, rest = result.err.partition("/cat/")
     assert start == "error: `images"
     assert rest.partition("`")[2] == (
-        " is not an image of a known format. Fetch it again, or leave such images out "
+        " is not an image of a known format. Fetch it again, or skip such images "
         "with data.skip_broken=true.\n"
     )
 

@@ -174,7 +174,7 @@ def test_load__missing_image(cut_down):
         (root / path).unlink()
     assert _load_message(dataset, root) == (
         f"`{root / paths[1]}` is missing, one of 2 missing of the 6 images of test. "
-        "Fetch it again, or leave such images out with data.skip_broken=true."
+        "Fetch it again, or skip such images with data.skip_broken=true."
     )
     data = replace(dataset, skip_broken=True).load(root=root)
     assert data.test.missing() == [1, 2]
@@ -188,8 +188,8 @@ def test_load__broken_jpeg(cut_down):
     with pytest.raises(ValueError, match="image") as error:
         list(data.train.loader(batch_size=4, training=True, num_workers=0).epoch(0))
     assert str(error.value) == (
-        f"`{path}` is not an image of a known format. Fetch it again, or leave such "
-        "images out with data.skip_broken=true."
+        f"`{path}` is not an image of a known format. Fetch it again, or skip such "
+        "images with data.skip_broken=true."
     )
 
 

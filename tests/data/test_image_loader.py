@@ -147,7 +147,7 @@ def test_loader__one_epoch_at_a_time(split):
     next(loader.epoch(1))
     with pytest.raises(RuntimeError) as error:
         next(first)
-    assert str(error.value) == "a loader serves one epoch at a time."
+    assert str(error.value) == "a loader yields one epoch at a time."
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -157,8 +157,8 @@ def test_loader__stops_at_a_broken_image(split, num_workers):
     with pytest.raises(ValueError, match="known format") as error:
         list(_loader(split, num_workers=num_workers).epoch(0))
     assert str(error.value) == (
-        f"`{path}` is not an image of a known format. Fetch it again, or leave such "
-        "images out with data.skip_broken=true."
+        f"`{path}` is not an image of a known format. Fetch it again, or skip such "
+        "images with data.skip_broken=true."
     )
 
 
@@ -180,7 +180,7 @@ def test_loader__skips_broken_images_and_says_so_once(split, num_workers):
     assert loader.num_broken == 2
     first = next(iter(loader.broken.values()))
     assert [str(warning.message) for warning in warned] == [
-        f"2 of 23 images were left out because they cannot be read, the first: {first}."
+        f"2 of 23 images were skipped because they cannot be read, the first: {first}."
     ]
     ids = torch.cat([batch.sample_ids for batch in batches]).tolist()
     assert sorted(ids) == [i for i in range(NUM) if i not in broken]

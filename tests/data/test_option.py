@@ -48,7 +48,7 @@ def test_parse_data_option__refuses(option, message):
 
 
 @pytest.mark.parametrize(
-    ("path", "mend"),
+    ("path", "remedy"),
     [
         ("./photos", "folder:./photos"),
         ("tables", "parquet:tables"),
@@ -59,7 +59,7 @@ def test_parse_data_option__refuses(option, message):
         ("photos/a.jpg", "csv:, list: or parquet: before it"),
     ],
 )
-def test_parse_data_option__a_path_alone(path, mend, tmp_path, monkeypatch):
+def test_parse_data_option__a_path_alone(path, remedy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for folder in ("photos", "tables", "digits_lt"):
         Path(folder).mkdir()
@@ -69,6 +69,6 @@ def test_parse_data_option__a_path_alone(path, mend, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="path") as error:
         parse_data_option(path)
     assert str(error.value) == (
-        f"`--data` must say what {path} is, but is only its path. Write {mend}."
+        f"`--data` must say what {path} is, but is only its path. Write {remedy}."
     )
     assert parse_data_option("digits_lt") == {"name": "digits_lt"}  # not the folder

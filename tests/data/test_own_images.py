@@ -111,7 +111,7 @@ def test_load__no_test_split_at_all(folder):
     with pytest.raises(ValueError, match="test_fraction") as error:
         ImageFolder(path=str(folder), test_fraction=0).load()
     assert str(error.value) == (
-        f"`test_fraction` must be > 0 where `{folder}` has no test split, but is 0."
+        f"`test_fraction` must be > 0 if `{folder}` has no test split, but is 0."
     )
 
 

@@ -123,7 +123,7 @@ def test_load__faults(tmp_path, encoded):
         ImageParquet(path=str(file), val_fraction=0, test_fraction=0.25).load()
     assert str(missing.value) == (
         f"`{file}, train row 6` is missing, one of 1 missing of the 2 images of test. "
-        "Fetch it again, or leave such images out with data.skip_broken=true."
+        "Fetch it again, or skip such images with data.skip_broken=true."
     )
     file = _write(tmp_path / "test-0.parquet", images, [0, 1, 1])
     with pytest.raises(ValueError, match="train") as error:

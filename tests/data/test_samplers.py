@@ -44,7 +44,7 @@ def test_class_distribution__equals_the_formula(name, progress):
 
 
 @pytest.mark.parametrize("name", SAMPLERS.names())
-def test_class_distribution__a_class_without_images_is_never_served(name):
+def test_class_distribution__a_class_without_images_is_never_sampled(name):
     prior = SAMPLERS.get(name).class_distribution([5, 0, 1])
     assert prior[1] == 0
     assert prior.sum() == pytest.approx(1)
@@ -66,11 +66,11 @@ def test_draw__every_epoch_is_within_one_of_the_distribution(name):
 
 
 @pytest.mark.parametrize("name", SAMPLERS.names())
-def test_draw__images_of_a_class_are_served_equally_often(name):
+def test_draw__images_of_a_class_are_sampled_equally_often(name):
     draws = _draw(name, epoch=4)
-    served = np.bincount(draws.sample_ids, minlength=N)
+    sampled = np.bincount(draws.sample_ids, minlength=N)
     for c in range(5):
-        of_class = served[np.equal(LABELS, c)]
+        of_class = sampled[np.equal(LABELS, c)]
         assert of_class.max() - of_class.min() <= 1
 
 

@@ -26,8 +26,8 @@ class Batch(NamedTuple):
     """Positions in the split, int64, shape (B,)."""
 
     all_labels: Tensor | None = None
-    """Of all ranks' samples, in the global batch's order; None on one rank alone, and
-    where a rank may leave samples out."""
+    """Labels of all ranks' samples, in the global batch's order; None on one rank
+    alone, and if a rank may skip samples."""
 
 
 class Request(NamedTuple):
@@ -72,7 +72,7 @@ class BatchPlan:
     """Epochs of the whole training, for samplers that change on the way."""
 
     drop_last: bool = False
-    """Whether to leave out the last batch where it is partial."""
+    """Whether to drop the last batch if it is partial."""
 
     rank: int = 0
     """This process, 0..world_size − 1."""
@@ -134,15 +134,15 @@ class BatchPlan:
 
 
 class Loader(ABC):
-    """Base of the loaders: serves the batches of a plan, from any batch on.
+    """Base of the loaders: yields the batches of a plan, from any batch on.
 
     Args:
         plan: Which samples each batch has.
-        skip_broken: Whether to leave out what cannot be read.
+        skip_broken: Whether to skip images that cannot be read.
     """
 
     broken: dict[int, str]
-    """Why a sample was left out, by sample id; empty where all could be read."""
+    """Why a sample was skipped, by sample id; empty if all could be read."""
 
     def __init__(self, plan: BatchPlan, *, skip_broken: bool = False) -> None:
         self.plan = plan
@@ -155,7 +155,7 @@ class Loader(ABC):
 
     @property
     def num_broken(self) -> int | None:
-        """Images that this rank has left out so far; None where none ever is."""
+        """Images that this rank has skipped so far; None if it never skips any."""
         return len(self.broken) if self.skip_broken else None
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
@@ -191,7 +191,7 @@ class Batches(Protocol):
 
     @property
     def num_broken(self) -> int | None:
-        """Images that were left out so far; None where none ever is."""
+        """Images that were skipped so far; None if none ever are."""
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:
         """Yield the epoch's batches, from `start_batch` on."""
@@ -220,7 +220,7 @@ class StackedLoader:
 
     @property
     def num_broken(self) -> int | None:
-        """Images that were left out so far; None where none ever is."""
+        """Images that were skipped so far; None if none ever are."""
         return max((loader.num_broken for loader in self.loaders), key=lambda n: n or 0)
 
     def __len__(self) -> int:
@@ -231,7 +231,7 @@ class StackedLoader:
         """Yield the epoch's batches, from `start_batch` on."""
         epochs = (loader.epoch(epoch, start_batch) for loader in self.loaders)
         for batches in zip(*epochs, strict=True):
-            size = min(len(batch.labels) for batch in batches)  # some left images out
+            size = min(len(batch.labels) for batch in batches)  # some skipped images
             images, labels, sample_ids = (
                 torch.cat([batch[part][:size] for batch in batches])
                 for part in range(3)

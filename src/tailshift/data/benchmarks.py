@@ -42,7 +42,7 @@ class ListBenchmark(dataset.Dataset):
     false takes a cut-down copy."""
 
     skip_broken: bool = False
-    """Leave out images that are missing or cannot be decoded, instead of stopping."""
+    """Skip images that are missing or cannot be decoded, instead of stopping."""
 
     def __post_init__(self) -> None:
         if self.transform not in get_args(TransformName):
@@ -88,7 +88,7 @@ class ListBenchmark(dataset.Dataset):
         return dataset.DataShape(known_counts(self.name), image_size=self.image_size)
 
     def without_stops(self) -> Self:
-        """Return the data set that leaves out images that are missing."""
+        """Return the data set that skips images that are missing."""
         return replace(self, skip_broken=True)
 
     def find_list(self, root: Path, file_name: str) -> Path:

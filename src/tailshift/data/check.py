@@ -42,7 +42,7 @@ class DataCheck:
     """What was found."""
 
     summary: tuple[str, ...]
-    """What the data is, a line each; empty where it could not be read."""
+    """What the data is, a line each; empty if it could not be read."""
 
     faults: tuple[str, ...]
     """What is wrong with it, a sentence each."""
@@ -136,7 +136,7 @@ def _check_files(
 
 
 def _decoded(name: str, split: FileSplit, rows: list[int]) -> Iterator[Look | str]:
-    """Yield what each image looks like, or a sentence where it is broken."""
+    """Yield what each image looks like, or a sentence if it is broken."""
 
     def look(row: int) -> Look | str:
         looks: list[Look] = []

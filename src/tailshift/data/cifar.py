@@ -51,7 +51,7 @@ class CIFARLT(dataset.Dataset):
     def load(
         self, *, root: Path | None = None, seed: int = 0
     ) -> dataset.LongTailedData:
-        """Return the data, after a download where it is missing.
+        """Return the data, after a download if it is missing.
 
         Args:
             root: The folder that holds the archive's folder; None takes the
@@ -158,7 +158,7 @@ def official_subset(
     """Return the positions that the paper's authors trained on.
 
     Legacy NumPy seed 1; class after class, shuffle the positions in file order and
-    keep the first n_c. It is theirs only where the files have the public order.
+    keep the first n_c. It is theirs only if the files have the public order.
     """
     rng = np.random.RandomState(1)
     chosen = []

@@ -58,7 +58,7 @@ CIFAR10 = Layout(
 
 
 def find_folder(layout: Layout, root: Path | None) -> Path:
-    """Return the folder of the files, after a download where there is none.
+    """Return the folder of the files, after a download if there is none.
 
     Args:
         layout: Which CIFAR.

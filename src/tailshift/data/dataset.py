@@ -20,7 +20,7 @@ VARIABLE = "TAILSHIFT_DATA"
 
 
 def data_root(root: Path | None) -> Path:
-    """Return `root`, or the folder that ``TAILSHIFT_DATA`` names where it is None."""
+    """Return `root`, or the folder that ``TAILSHIFT_DATA`` names if it is None."""
     if root is not None:
         return root
     if not os.environ.get(VARIABLE):
@@ -84,16 +84,16 @@ class Split(ABC):
         """Return a loader: shuffled and augmented for training, else in order.
 
         Args:
-            batch_size: Of the global batch, over all ranks.
+            batch_size: Size of the global batch, over all ranks.
             training: Whether images are augmented and drawn by the sampler; otherwise
                 the loader goes through the split once, in its order, as it is.
             seed: The run's seed, for order and augmentation.
             sampler: A name of :data:`~tailshift.data.samplers.SAMPLERS`, or one.
             num_epochs: Epochs of the whole training, for ``progressive``.
-            drop_last: Whether to leave out the last batch where it is partial.
+            drop_last: Whether to drop the last batch if it is partial.
             rank: This process, 0..world_size − 1.
             world_size: Number of processes.
-            num_workers: Processes that decode images, where they are read from files;
+            num_workers: Processes that decode images, if they are read from files;
                 0 does it in this one, None takes the cores there are.
         """
         chosen = SAMPLERS.get(sampler) if isinstance(sampler, str) else sampler
@@ -185,10 +185,10 @@ class LongTailedData:
     """Long-tailed: its class counts define the source prior."""
 
     val: Split | None
-    """Drawn from the source distribution; None where the benchmark has none."""
+    """Drawn from the source distribution; None if the benchmark has none."""
 
     test: Split
-    """Balanced in the benchmarks; drawn from the source distribution where it was held
+    """Balanced in the benchmarks; drawn from the source distribution if it was held
     out."""
 
     class_names: tuple[str, ...]
@@ -309,7 +309,7 @@ class Dataset(ABC):
         return None
 
     def without_stops(self) -> Self:
-        """Return the data set that passes over a missing image, if it has the choice.
+        """Return the data set that skips missing images, if it has the choice.
 
         It is for looking for faults: all of them are counted, not the first alone.
         """

@@ -33,11 +33,11 @@ from tailshift.data.memory import Normalisation
 from tailshift.data.randomness import Stream, hashed_integers
 
 MOST_WORKERS = 8
-MEND = "Fetch it again, or leave such images out with data.skip_broken=true."
+REMEDY = "Fetch it again, or skip such images with data.skip_broken=true."
 
 
 class BrokenImageWarning(UserWarning):
-    """Images were left out because they cannot be read."""
+    """Images were skipped because they cannot be read."""
 
 
 class _Loaded(NamedTuple):
@@ -49,7 +49,7 @@ class _Loaded(NamedTuple):
 
 
 class FileLoader(Loader):
-    """Serve the batches of a plan from encoded images, one epoch at a time.
+    """Yield the batches of a plan from encoded images, one epoch at a time.
 
     Each image's transform draws from a generator seeded by a hash of (seed, epoch,
     sample, occurrence), so batches are the same for any number of workers or ranks,
@@ -58,7 +58,7 @@ class FileLoader(Loader):
     Workers live on between epochs, until the loader is closed (`contextlib.closing`).
 
     An image that cannot be read stops the epoch with its name or, with `skip_broken`,
-    is left out: its batch is that much smaller. A warning at the epoch's end says how
+    is skipped: its batch is that much smaller. A warning at the epoch's end says how
     many were, and `broken` keeps why.
 
     Args:
@@ -67,7 +67,7 @@ class FileLoader(Loader):
         preparation: Gives the transform of each decoded image.
         normalise: Applied after it.
         training: Whether to augment.
-        skip_broken: Whether to leave out what cannot be read.
+        skip_broken: Whether to skip images that cannot be read.
         num_workers: Processes beside this one; 0 reads in this one, None takes one for
             each core this rank has, at most 8.
     """
@@ -111,7 +111,7 @@ class FileLoader(Loader):
             ids = torch.from_numpy(loaded.sample_ids)
             yield Batch(loaded.images, self.plan.labels[ids], ids)
             if this != self._epochs_begun:
-                raise RuntimeError("a loader serves one epoch at a time.")
+                raise RuntimeError("a loader yields one epoch at a time.")
         if len(self.broken) > known:
             self._warn()
 
@@ -140,14 +140,14 @@ class FileLoader(Loader):
             return iter(self._workers)
 
     def _fault(self, loaded: _Loaded, request: Request) -> str:
-        """Keep why images were left out; return what is wrong where they may not be."""
+        """Keep why images are broken; return a sentence if they may not be skipped."""
         for i, reason in loaded.broken.items():
             self.broken.setdefault(i, f"`{self.images.name(i)}` {reason}")
         if not loaded.broken:
             return ""
         first = self.broken[next(iter(loaded.broken))]
         if not self.skip_broken:
-            return f"{first}. {MEND}"
+            return f"{first}. {REMEDY}"
         is_empty = len(loaded.broken) == len(request.sample_ids)
         if is_empty and not self._may_be_empty:
             return (
@@ -160,7 +160,7 @@ class FileLoader(Loader):
     def _warn(self) -> None:
         first = next(iter(self.broken.values()))
         warnings.warn(
-            f"{len(self.broken)} of {len(self.images)} images were left out because "
+            f"{len(self.broken)} of {len(self.images)} images were skipped because "
             f"they cannot be read, the first: {first}.",
             BrokenImageWarning,
             stacklevel=3,
@@ -223,7 +223,7 @@ class _Reader(Dataset[_Loaded]):
 
 
 def _empty(*shape: int) -> Tensor:
-    """Return float32 of any values: in shared memory, where a worker is to fill it.
+    """Return float32 of any values: in shared memory if a worker is to fill it.
 
     A tensor that is made elsewhere and shared then, empty or full, is copied.
     """
@@ -237,7 +237,7 @@ def _empty(*shape: int) -> Tensor:
 def default_num_workers(world_size: int = 1) -> int:
     """Return one for each core that a rank has, at least 1 and at most 8."""
     cores = os.cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):  # fewer, where a scheduler gave only some
+    if hasattr(os, "sched_getaffinity"):  # fewer, if a scheduler gave only some
         cores = len(os.sched_getaffinity(0))
     return min(max(cores // world_size, 1), MOST_WORKERS)
 
@@ -306,7 +306,7 @@ class FileSplit(Split):
     """Per channel, of pixels in [0, 1]."""
 
     skip_broken: bool = False
-    """Whether loaders leave out what cannot be read."""
+    """Whether loaders skip images that cannot be read."""
 
     def __post_init__(self) -> None:
         self._check_labels(len(self.images))
@@ -366,7 +366,7 @@ class FileSplit(Split):
 def file_data(
     name: str, splits: Mapping[str, FileSplit], class_names: tuple[str, ...]
 ) -> LongTailedData:
-    """Return the data of `splits` ``train``, ``test`` and, where there is one, ``val``.
+    """Return the data of `splits` ``train``, ``test`` and, if there is one, ``val``.
 
     Every file must be there, before hours are spent, unless broken images are skipped;
     no image may be in two splits.
@@ -391,7 +391,7 @@ def _check_present(name: str, split: FileSplit) -> None:
     if missing:
         raise FileNotFoundError(
             f"`{split.images.name(missing[0])}` is missing, one of {len(missing)} "
-            f"missing of the {len(split)} images of {name}. {MEND}"
+            f"missing of the {len(split)} images of {name}. {REMEDY}"
         )
 
 

@@ -18,10 +18,10 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 """What is decoded, whatever a file is called; others of Pillow start programs (EPS)."""
 
 MOST_BYTES = 2**29
-"""Of a file that is taken for an image."""
+"""Largest size of a file that is read as an image."""
 
 MOST_PIXELS = 120_000_000
-"""Of an image, before it is resized."""
+"""Largest size of an image, before it is resized."""
 
 MOST_SIZE = 2048
 """Height and width that images are resized to, at most."""
@@ -39,7 +39,7 @@ class EncodedImages(Protocol):
 
     @property
     def num_bytes(self) -> NDArray[np.int64]:
-        """Length of each file, −1 where it is missing, shape (N,)."""
+        """Length of each file, −1 if it is missing, shape (N,)."""
 
     def name(self, i: int) -> str:
         """Return where image i is, for messages."""
@@ -71,7 +71,7 @@ class ImageFiles:
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
-        """Length of each file, −1 where it is missing, shape (N,)."""
+        """Length of each file, −1 if it is missing, shape (N,)."""
         return np.array([_num_bytes(self.root / path) for path in self.paths], np.int64)
 
     def name(self, i: int) -> str:
@@ -173,7 +173,7 @@ def open_image(encoded: bytes) -> Image.Image:
             "decoded"
         )
     image.load()
-    with suppress(Exception):  # EXIF data may be damaged where the image is not
+    with suppress(Exception):  # EXIF data may be damaged in a sound image
         ImageOps.exif_transpose(image, in_place=True)
     return image
 

@@ -14,7 +14,7 @@ from tailshift.data.images import is_inside
 def folder_names(
     paths: Sequence[str], labels: Tensor, num_classes: int
 ) -> tuple[str, ...]:
-    """Return the folder of each class's images, or ``class c`` where it has not one.
+    """Return the folder of each class's images, or ``class c`` if there is not one.
 
     As many of the last folders are named as it takes to tell all classes apart.
 
@@ -61,8 +61,8 @@ def read_list(file: Path, *, num_classes: int | None = None) -> LabelledPaths:
 
     Args:
         file: Lines of a path and a class index, with white space between; empty lines
-            are passed over.
-        num_classes: C, where it is known: labels must be below it.
+            are skipped.
+        num_classes: C, if it is known: labels must be below it.
     """
     paths, labels, first_seen = [], [], dict[str, int]()
     for number, line in enumerate(read_text(file).splitlines(), start=1):
@@ -128,7 +128,7 @@ def checked_path(path: str, where: str) -> str:
 
 
 def shown(text: str) -> str:
-    r"""Return a text for a message of one line: in quotes where it would break it.
+    r"""Return a text for a message of one line: in quotes if it would break it.
 
     Example:
         >>> print(shown("a b.jpg"), shown("a\nb.jpg"))

@@ -20,7 +20,7 @@ class Augmentation:
     """Crop from a zero-padded image, then mirror; the default leaves images alone.
 
     What happens to a sample depends only on (seed, epoch, its sample id, which of its
-    servings in the epoch it is), so a batch may be split, reordered or resumed and
+    draws in the epoch it is), so a batch may be split, reordered or resumed and
     every image stays the same.
 
     Example:
@@ -56,7 +56,7 @@ class Augmentation:
             seed: The run's seed.
             epoch: The epoch, so that each one sees other crops.
             sample_ids: Which sample each image is, shape (B,).
-            occurrences: Which of its servings in the epoch it is, from 0, shape (B,);
+            occurrences: Which of its draws in the epoch it is, from 0, shape (B,);
                 None is 0 for all.
         """
         if sample_ids.shape != images.shape[:1]:

@@ -31,7 +31,7 @@ from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labe
 @DATASETS.register("csv")
 @dataclass(frozen=True)
 class ImageCSV(OwnImages):
-    """A row an image; labels are names or integers, other columns are passed over."""
+    """A row an image; labels are names or integers, other columns are ignored."""
 
     sentence: ClassVar[str] = (
         "Your own images: a CSV with the columns path,label[,split]."
@@ -156,7 +156,7 @@ class ImageFolder(OwnImages):
 
 
 def split_folders(path: Path) -> dict[str, Path]:
-    """Return the folder of each split; all is ``train`` where there are no splits.
+    """Return the folder of each split; all is ``train`` if there are no splits.
 
     A folder ``train`` (or ``Train``, ``training``) that itself holds no folder is a
     class of that name.
@@ -261,7 +261,7 @@ def _counted(endings: Counter[str]) -> str:
 @DATASETS.register("list")
 @dataclass(frozen=True)
 class ImageList(OwnImages):
-    """Labels count from 0; a class is named after its folder where it has one."""
+    """Labels count from 0; a class is named after its folder if it has one."""
 
     sentence: ClassVar[str] = "Your own images: a list file, `relative/path.jpg label`."
     form: ClassVar[str] = "a list file with lines `relative/path.jpg label`"
@@ -333,5 +333,5 @@ def _form_is_missing(option: str) -> str:
     form = ENDINGS.get(path.suffix.lower())
     if path.is_dir():
         form = "parquet" if any(path.glob("*.parquet")) else "folder"
-    mend = f"{form}:{option}" if form else "csv:, list: or parquet: before it"
-    return f"`--data` must say what {option} is, but is only its path. Write {mend}."
+    remedy = f"{form}:{option}" if form else "csv:, list: or parquet: before it"
+    return f"`--data` must say what {option} is, but is only its path. Write {remedy}."

@@ -36,7 +36,7 @@ def hold_out(
     """Return the positions of each held-out split and of ``train``, ascending.
 
     Of n images of a class a split gets its fraction, rounded, but at least one; the
-    last image stays in training, and where that leaves too few the earlier split goes
+    last image stays in training, and if that leaves too few the earlier split goes
     first. What is chosen does not depend on the images' order.
 
     Args:
@@ -104,18 +104,18 @@ class OwnImages(Dataset):
     """What `path` names, for messages."""
 
     path: str = ""
-    """Where they are."""
+    """Path of the folder or file."""
 
     image_size: int = 0
     """Height and width of what the network sees; 0 takes the median of the images,
     rounded to a multiple of 32, at most 224."""
 
     val_fraction: float = 0.1
-    """Share of each class held out for validation, where no such split is given; 0
+    """Share of each class held out for validation, if no such split is given; 0
     does without one."""
 
     test_fraction: float = 0.2
-    """Share of each class held out for the test, where no such split is given."""
+    """Share of each class held out for the test, if no such split is given."""
 
     split_seed: int = 0
     """Another seed holds out other images."""
@@ -132,7 +132,7 @@ class OwnImages(Dataset):
     """Share by which brightness, contrast and saturation vary in training."""
 
     skip_broken: bool = False
-    """Leave out images that are missing or cannot be decoded, instead of stopping."""
+    """Skip images that are missing or cannot be decoded, instead of stopping."""
 
     @property
     def option(self) -> str:
@@ -200,7 +200,7 @@ class OwnImages(Dataset):
         return make(crop="padded" if is_small else "resized", area=MILD_AREA, fit=fit)
 
     def without_stops(self) -> Self:
-        """Return the data set that leaves out images that are missing."""
+        """Return the data set that skips images that are missing."""
         return replace(self, skip_broken=True)
 
     def _with_hold_out(self, splits: dict[str, FileSplit]) -> dict[str, FileSplit]:
@@ -212,7 +212,7 @@ class OwnImages(Dataset):
         }
         if "test" not in splits and "test" not in fractions:
             raise ValueError(
-                f"`test_fraction` must be > 0 where `{self.path}` has no test split, "
+                f"`test_fraction` must be > 0 if `{self.path}` has no test split, "
                 "but is 0."
             )
         whole = splits["train"]

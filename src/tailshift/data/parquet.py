@@ -96,7 +96,7 @@ class ImageTable:
     """Encoded images in a column of a table."""
 
     path: Path
-    """Where the table is."""
+    """Path of the table."""
 
     split: str
     """Which split of it these are from."""
@@ -117,7 +117,7 @@ class ImageTable:
 
     @cached_property
     def num_bytes(self) -> NDArray[np.int64]:
-        """Length of each image, −1 where there is none, shape (N,)."""
+        """Length of each image, −1 if there is none, shape (N,)."""
         compute = _import("pyarrow.compute")
         column = self.column
         if str(column.type).startswith("struct"):
@@ -168,7 +168,7 @@ def split_of(file: Path) -> str:
 
 
 def class_names_in(schema: Any, column: str) -> tuple[str, ...]:
-    """Return the names in the hub's metadata of a table; none where it has none."""
+    """Return the names in the hub's metadata of a table; none if it has none."""
     text = (schema.metadata or {}).get(b"huggingface", b"{}")
     try:
         names = json.loads(text)["info"]["features"][column]["names"]

@@ -1,7 +1,7 @@
 """Counter-based randomness: every draw is a pure function of what it is for.
 
 A draw depends on (seed, epoch, sample id, stream) and, for a sample that an epoch
-serves more than once, on which of these it is: not on the number of ranks or workers,
+draws more than once, on which of these it is: not on the number of ranks or workers,
 the batch size, the order of calls or where an epoch was resumed.
 The generator is SplitMix64 (Steele, Lea and Flood, 2014): sample i of a stream reads
 position i of the sequence that starts at the stream's key.
@@ -53,7 +53,7 @@ def hashed_integers(
         seed: The run's seed.
         epoch: The epoch the draw belongs to.
         stream: What the draw is for, a :class:`Stream`.
-        occurrences: Which of its servings in the epoch it is, from 0, same shape;
+        occurrences: Which of its draws in the epoch it is, from 0, same shape;
             None is 0 for all.
 
     Example:

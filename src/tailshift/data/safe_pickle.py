@@ -66,7 +66,7 @@ def _check_opcodes(file: IO[bytes]) -> None:
             num_tuples += opcode.name.startswith(("TUPLE", "FROZENSET"))
     file.seek(0)
     if num_tuples > MOST_TUPLES:
-        raise ValueError(f"{num_tuples} tuples, where arrays and lists need few")
+        raise ValueError(f"{num_tuples} tuples, but arrays and lists need few")
     if highest > size:
         raise ValueError(f"a memo of {highest} entries in a file of {size} bytes")
 

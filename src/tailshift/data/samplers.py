@@ -1,9 +1,9 @@
-r"""Samplers: how often an epoch serves each class.
+r"""Samplers: how often an epoch samples each class.
 
-A sampler states a distribution over the classes; what it serves is then the same
+A sampler states a distribution over the classes; what it draws is then the same
 construction for all. Of an epoch's N draws class c gets :math:`N p_c`, rounded up or
 down so that the mean is exact, and goes through its images in an order of the epoch's
-own, again from the start where it has too few. The instance-balanced sampler so serves
+own, again from the start if it has too few. So the instance-balanced sampler draws
 every image once.
 """
 
@@ -26,13 +26,13 @@ ClassWeights: TypeAlias = Callable[[Counts, float], Counts]
 
 
 class Draws(NamedTuple):
-    """What an epoch serves, in order."""
+    """The samples of an epoch, in order."""
 
     sample_ids: NDArray[np.int64]
     """Positions in the split, shape (N,)."""
 
     occurrences: NDArray[np.int64]
-    """Numbers the servings of a sample in the epoch, from 0, shape (N,)."""
+    """Numbers the draws of a sample in the epoch, from 0, shape (N,)."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +53,17 @@ class Sampler:
 
     @property
     def sentence(self) -> str:
-        """What it serves, for lists: the function's docstring."""
+        """What it samples, for lists: the function's docstring."""
         return self.class_weights.__doc__ or ""
 
     def class_distribution(
         self, class_counts: VectorLike, *, progress: float = 1.0
     ) -> Tensor:
-        """Return the prior of the labels served, float64, shape (C,).
+        """Return the prior of the sampled labels, float64, shape (C,).
 
         Args:
             class_counts: Training images of each class, shape (C,); a class without
-                any is never served.
+                any is never sampled.
             progress: The share of the epochs that is done, in [0, 1]; the default is
                 the end of training, which the last updates see.
         """
