@@ -32,7 +32,7 @@ def stepper(method: str, stage_number: int) -> Callable[[], None]:
     model.train()
     for part in frozen:
         part.eval()
-    loss = stage.loss(config.served_counts(COUNTS, stage))
+    loss = stage.loss(config.sampled_counts(COUNTS, stage))
     size = BATCH * len(config.samplers(stage))
     images, labels = torch.randn(size, 3, 32, 32), torch.randint(100, (size,))
     trained = [p for p in model.parameters() if p.requires_grad]

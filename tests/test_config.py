@@ -210,8 +210,8 @@ def test_run_config__softmax_carries_what_the_sampler_serves(
         config = tiny_config(f"train.sampler={sampler}")
         assert config.trained_prior(counts).tolist() == pytest.approx(prior)
         [stage] = config.method.stages()
-        served = config.served_counts(counts, stage)
-        assert served.tolist() == pytest.approx([21 * share for share in prior])
+        sampled = config.sampled_counts(counts, stage)
+        assert sampled.tolist() == pytest.approx([21 * share for share in prior])
 
 
 def test_run_config__cannot_change(tiny_config: TinyConfig) -> None:

@@ -111,7 +111,7 @@ def test_train__a_folder_and_nothing_else(
     result = tailshift(*command, *large)
     assert result.code == 0
     assert result.err == (
-        "warning: the published weights of timm model 'resnet18' cannot be had "
+        "warning: the published weights of timm model 'resnet18' cannot be fetched "
         "(huggingface.co cannot be reached); training from scratch.\n"
     )
     assert ts.load("large").config.model.name == "timm:resnet18"

@@ -1,4 +1,4 @@
-"""Calibration: logits rescaled on held-out data until their probabilities can be meant.
+"""Calibration: logits rescaled on held-out data so that probabilities match accuracy.
 
 Each calibrator answers for the class mix of the data that it was fitted on.
 """

@@ -149,7 +149,7 @@ def check_counts(
 
 
 def check_names(class_names: Iterable[str], num_classes: int) -> tuple[str, ...]:
-    """Return one name a class; ``"class 0"`` … where there are none."""
+    """Return one name a class; ``"class 0"`` … if there are none."""
     names = [] if class_names is None else class_names
     names = [names] if isinstance(names, str) else list(names)
     if not names:
@@ -165,7 +165,7 @@ def check_names(class_names: Iterable[str], num_classes: int) -> tuple[str, ...]
 
 
 def check_weights(sample_weights: ArrayLike | None, labels: Tensor) -> Tensor:
-    """Return what each sample counts, float64, shape (N,); 1 where nothing is given."""
+    """Return what each sample counts, float64, shape (N,); 1 if nothing is given."""
     if sample_weights is None:
         return torch.ones(len(labels), dtype=torch.float64, device=labels.device)
     w = as_tensor(sample_weights, "sample_weights").to(labels.device)

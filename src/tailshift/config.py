@@ -31,7 +31,7 @@ from tailshift.registry import OWN, Origin, Registry, did_you_mean
 Settings = TypeVar("Settings")
 
 MOST = 1e6
-"""The largest learning rate or penalty that is taken for meant."""
+"""The largest learning rate or penalty that is accepted."""
 
 
 def _known(setting: str, find: Callable[[str], object], name: str) -> str:
@@ -52,7 +52,7 @@ class Machine:
     """Mark of a setting that says how a run is done, not what comes out of it."""
 
     is_fixed: bool = False
-    """Whether a run is resumed with the value that it was begun with."""
+    """Whether a run is resumed with the value that it was started with."""
 
 
 class ModelConfig(_Section):
@@ -62,7 +62,7 @@ class ModelConfig(_Section):
     """A name of `tailshift list models`, ``timm:NAME``, or ``auto``: resnet32 for
     images of up to 64 pixels, otherwise timm's resnet18."""
     pretrained: Literal[True, False, "if_available"] = False
-    """Start from timm's published weights; ``"if_available"`` goes without them where
+    """Start from timm's published weights; ``"if_available"`` goes without them if
     they cannot be fetched."""
     weights: str = ""
     """Start the backbone from this safetensors file, without a network; it stands in
@@ -80,7 +80,7 @@ class OptimConfig(_Section):
     lr: float = Field(gt=0, le=MOST)
     """Highest learning rate."""
     backbone_lr: float | None = Field(default=None, gt=0, le=MOST)
-    """Highest learning rate of the backbone, where it differs from the classifier's."""
+    """Highest learning rate of the backbone, if it differs from the classifier's."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     """Nesterov's form of momentum."""
@@ -117,9 +117,9 @@ class TrainConfig(_Section):
     batch_size: PositiveInt
     """Samples a step, over all processes."""
     drop_last: bool = False
-    """Leave out an epoch's last batch where it is not full."""
+    """Drop an epoch's last batch if it is not full."""
     sampler: str = "instance"
-    """How often each class is served, where the method does not say: see
+    """How often each class is sampled, if the method does not say: see
     `tailshift.data.samplers`."""
     mixup: NonNegativeFloat = 0.0
     """α of mixup, whose share is drawn from Beta(α, α) at each step; 0 blends nothing.
@@ -159,7 +159,7 @@ class TrainConfig(_Section):
     checkpoint_every: Annotated[PositiveInt, Machine()] = 1
     """Epochs between checkpoints."""
     checkpoint_minutes: Annotated[PositiveFloat | None, Machine()] = 15.0
-    """Minutes between checkpoints within an epoch; none where it is left out."""
+    """Minutes between checkpoints within an epoch; None for no such checkpoints."""
     checkpoint_steps: Annotated[PositiveInt | None, Machine()] = None
     """Steps between checkpoints within an epoch."""
     detect_anomaly: Annotated[bool, Machine()] = False
@@ -234,7 +234,7 @@ class RunConfig(BaseModel):
         return plugins
 
     def samplers(self, stage: Stage) -> tuple[str, ...]:
-        """Return the samplers that a stage is served by."""
+        """Return the samplers of a stage."""
         return stage.samplers or (self.train.sampler,)
 
     def stage_epochs(self, stage: Stage) -> int:
@@ -248,16 +248,16 @@ class RunConfig(BaseModel):
 
     @property
     def own_epochs(self) -> int:
-        """Epochs that this run trains: where it starts from another, the later ones."""
+        """Epochs that this run trains: if it starts from another, the later ones."""
         first = 1 if self.train.start_from else 0
         return sum(self.stage_epochs(stage) for stage in self.method.stages()[first:])
 
-    def served_counts(self, class_counts: Tensor, stage: Stage) -> Tensor:
-        """Return how often an epoch serves each class: what the loss goes by.
+    def sampled_counts(self, class_counts: Tensor, stage: Stage) -> Tensor:
+        """Return how often an epoch samples each class: what the loss goes by.
 
         Args:
             class_counts: Training images of each class, shape (C,).
-            stage: Of the method; the first of its samplers is meant.
+            stage: Stage of the method; the first of its samplers counts.
         """
         first = self.samplers(stage)[0]
         if first == "instance":
@@ -268,7 +268,7 @@ class RunConfig(BaseModel):
     def trained_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior that the trained logits carry, float64, shape (C,)."""
         last = self.method.stages()[-1]
-        return self.method.trained_prior(self.served_counts(class_counts, last))
+        return self.method.trained_prior(self.sampled_counts(class_counts, last))
 
     def for_images(self, image_size: int) -> "RunConfig":
         """Return this with the model's own name, if it is ``auto``."""
@@ -348,12 +348,12 @@ class ConfigError(ValueError):
 
 
 def _misfits(config: RunConfig) -> Iterator[str]:
-    """Yield a sentence for each setting that the method could not heed."""
+    """Yield a sentence for each setting that the method would ignore."""
     name, train, stages = config.method_name, config.train, config.method.stages()
     if train.sampler != "instance" and all(stage.samplers for stage in stages):
         own = dict.fromkeys(s for stage in stages for s in stage.samplers or ())
         yield (
-            f"`train.sampler` must be left out, since {name} has its own "
+            f"`train.sampler` must not be set, since {name} has its own "
             f"({', '.join(own)}), but is {train.sampler!r}."
         )
     if train.exact_accumulation and any(

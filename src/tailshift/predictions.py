@@ -140,7 +140,7 @@ class Predictions:
         labels: :math:`y`, int64, shape (N,); names of ``class_names`` are taken too.
         source_counts: :math:`n_y`, training images of each class, int64, shape (C,).
         trained_prior: The prior that the logits carry, float64, shape (C,).
-        class_names: One name a class; ``"class 0"`` … where none is given.
+        class_names: One name a class; ``"class 0"`` … if none is given.
 
     Example:
         >>> Predictions(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
@@ -213,7 +213,7 @@ class Predictions:
         """Write one safetensors file, whole or not at all.
 
         Args:
-            path: Where to; the folder must exist.
+            path: File to write; its folder must exist.
             overwrite: Replace a file that is there, instead of raising.
         """
         tensors = {key: getattr(self, key) for key in _TENSORS}

@@ -42,7 +42,7 @@ def as_prior(
     Args:
         prior: Tensor, array or list, shape (C,).
         name: The argument's name in error messages.
-        num_classes: Number of classes that it must have, where known.
+        num_classes: Number of classes that it must have, if known.
         like: Take this tensor's device, and its dtype if that is wider than float32;
             otherwise the result is a float64 tensor on the CPU.
         positive: Refuse zeros.
@@ -267,7 +267,7 @@ def read_counts(
 
     One number a line (in a ``.csv``, the first line may be a heading) or in a ``.json``
     a list, in the order of the class ids; or in any order with the class beside its
-    number, as two columns of a ``.csv`` or an object in a ``.json``. Where not all
+    number, as two columns of a ``.csv`` or an object in a ``.json``. If not all
     numbers are whole they are shares, and float64.
 
     Args:
@@ -385,7 +385,7 @@ def write_prior(
     a name of its own.
 
     Args:
-        path: It is replaced.
+        path: File to write; it is replaced.
         prior: :math:`p_t`, shape (C,).
         class_names: One a class.
     """

@@ -2,7 +2,7 @@
 
 Data-parallel training averages the gradients of all processes. Everything here is made
 so that this average, and that of the values, is exactly what one process would get for
-the whole batch, also where the processes' parts differ in size or are empty.
+the whole batch, also if the processes' parts differ in size or are empty.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +38,7 @@ class Processes:
     """Their process group; None is the default one."""
 
     known: "KnownLabels | None" = field(default=None, repr=False, compare=False)
-    """Of a batch, where nobody has to be asked; see :meth:`knowing`."""
+    """Labels of a batch that are known without communication; see :meth:`knowing`."""
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over processes, without gradient, on all of them."""
@@ -100,8 +100,8 @@ class Processes:
         r"""Return :math:`\frac{W}{N} \sum_i v_i`, which averages to the mean of all.
 
         Args:
-            values: Of each sample of this process, shape (n, …), n may be 0.
-            num_samples: :math:`N`, where it is known; else the processes ask.
+            values: Value of each sample of this process, shape (n, …), n may be 0.
+            num_samples: :math:`N`, if it is known; else the processes sum it.
         """
         if self.world_size == 1:
             return values.mean(0)
@@ -112,12 +112,12 @@ class Processes:
     def knowing(self, labels: Tensor, everyone: Tensor | None) -> "Processes":
         """Return these processes, for a batch whose labels are all known beforehand.
 
-        For this very tensor :meth:`labels` and :meth:`share` then ask nobody. All
+        For this very tensor :meth:`labels` and :meth:`share` then send nothing. All
         processes must know them, or none.
 
         Args:
-            labels: Of this process, shape (n,).
-            everyone: Of all processes, in any order, shape (N,); None if not known.
+            labels: Labels of this process, shape (n,).
+            everyone: Labels of all processes in any order, shape (N,); None if unknown.
         """
         known = None if everyone is None else KnownLabels(labels, everyone)
         return replace(self, known=known)
@@ -125,7 +125,7 @@ class Processes:
     def labels(self, labels: Tensor) -> Tensor:
         """Return the labels of all processes, in no certain order.
 
-        Where they have to be asked, each sends `max_samples`, filled up by −1.
+        If they are not known, each process sends `max_samples`, filled up by −1.
 
         Example:
             >>> Processes().labels(torch.tensor([5, 2]))

@@ -241,7 +241,7 @@ def target_counts(
         class_counts: Training images of each class, shape (C,): the order of
             ``forward`` and ``backward``.
         per_class: :math:`M`, test samples that each class has: one number, or one a
-            class. Names and shares start from the smallest; a name leaves out classes
+            class. Names and shares start from the smallest; a name skips classes
             that have none.
         class_names: One a class, for targets and files that name classes.
 

@@ -78,7 +78,7 @@ def test_method__permuting_classes_permutes_the_trained_prior(method: Method) ->
 @pytest.mark.parametrize(
     "method", [Softmax(), Focal(), LDAM(), CausalNorm(alpha=0), CRT(), LWS()]
 )
-def test_trained_prior__of_what_was_served(method: Method) -> None:
+def test_trained_prior__of_what_was_sampled(method: Method) -> None:
     expected = priors.from_counts(COUNTS)
     torch.testing.assert_close(method.trained_prior(COUNTS), expected)
 

@@ -95,7 +95,7 @@ def test_timm_backbone__without_weights_where_there_are_none(
     with pytest.warns(UserWarning, match="from scratch") as warned:
         backbone = TimmBackbone("test_resnet", pretrained="if_available")
     assert [str(warning.message) for warning in warned] == [
-        "the published weights of timm model 'test_resnet' cannot be had "
+        "the published weights of timm model 'test_resnet' cannot be fetched "
         f"({reason}); training from scratch."
     ]
     assert backbone.feature_dim == 96
@@ -110,7 +110,7 @@ def test_timm_backbone__says_at_once_that_there_is_no_network(
     with pytest.warns(UserWarning, match="from scratch") as warned:
         TimmBackbone("test_resnet", pretrained="if_available")
     assert [str(warning.message) for warning in warned] == [
-        "the published weights of timm model 'test_resnet' cannot be had "
+        "the published weights of timm model 'test_resnet' cannot be fetched "
         "(huggingface.co cannot be reached); training from scratch."
     ]
 
@@ -122,9 +122,9 @@ def test_timm_backbone__weights_asked_for_but_not_there(
     with pytest.raises(OSError, match="published weights") as error:
         TimmBackbone("test_resnet", pretrained=True)
     assert str(error.value) == (
-        "the published weights of timm model 'test_resnet' cannot be had (no route to "
-        "host). Name a file with model.weights, or train from scratch with "
-        "model.pretrained=false."
+        "the published weights of timm model 'test_resnet' cannot be fetched (no "
+        "route to host). Name a file with model.weights, or train from scratch "
+        "with model.pretrained=false."
     )
 
 

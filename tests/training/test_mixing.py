@@ -145,7 +145,7 @@ def test_sampler__refused_where_the_method_has_its_own(
     with pytest.raises(ConfigError) as error:
         tiny_config(f"method.name={method}", "train.sampler=square_root")
     assert str(error.value) == (
-        f"`train.sampler` must be left out, since {method} has its own ({own}), but is "
+        f"`train.sampler` must not be set, since {method} has its own ({own}), but is "
         "'square_root'."
     )
     config = tiny_config("method.name=crt", "train.sampler=square_root")

@@ -54,8 +54,8 @@ def shift_test(
         held_out: Logits of source data that nothing was fitted to, shape (n, C).
         unlabelled: Logits of target data, shape (N, C), made by the same model.
         source_prior: :math:`p_s`, positive, shape (C,).
-        num_permutations: How many exchanges; the p-value is at least 1 over 1 more.
-        seed: Of the exchanges, and of the samples looked at where there are very many.
+        num_permutations: Number of exchanges; the p-value is at least 1 over 1 more.
+        seed: Seed for the exchanges, and for the subset of samples if they are many.
 
     Example:
         >>> a, b = torch.randn(100, 3), torch.randn(300, 3)
@@ -129,12 +129,12 @@ class Adaptation:
 
     Attributes:
         target_prior: The prior to answer for, shape (C,): the estimate, or the source
-            prior where the data do not support one.
+            prior if the data do not support one.
         estimated_prior: The estimate in either case, shape (C,).
-        interval: Its 95 % bootstrap interval, shape (2, C), where asked for.
+        interval: Its 95 % bootstrap interval, shape (2, C), if requested.
         gamma: The likeliest tilt: 1 source, 0 uniform, −1 reversed.
         gamma_interval: Its 95 % interval.
-        p_value: Of the test for any shift.
+        p_value: The p-value of the test for any shift.
         is_adapted: Whether ``target_prior`` is the estimate.
         reason: Why, in a sentence.
     """
@@ -157,7 +157,7 @@ def adapt(
     level: float = 0.05,
     with_interval: bool = False,
 ) -> Adaptation:
-    """Estimate the target prior, or keep the source prior where that is safer.
+    """Estimate the target prior, or keep the source prior if that is safer.
 
     The estimate is followed if a permutation test finds a shift at ``level``, if the
     estimate explains samples left out of it better than the source prior does, and if
@@ -165,7 +165,7 @@ def adapt(
 
     Args:
         held_out: Labelled source data, with ``source_counts`` and ``trained_prior``
-            where they are known.
+            if they are known.
         unlabelled_logits: Logits of the target, shape (N, C), from the same model.
         estimator: By default :class:`MAPEstimator` with the priors of ``held_out``.
         level: Largest p-value at which a shift counts as found.

@@ -45,8 +45,8 @@ def bootstrap_interval(
         num_samples: N.
         num_held_out: n.
         level: Share of replicates inside.
-        num_replicates: How many.
-        seed: Of the weights.
+        num_replicates: Number of replicates.
+        seed: Seed for the weights.
 
     Example:
         >>> x = torch.arange(100.0)
@@ -83,7 +83,7 @@ def poisson_weights(rows: int, columns: int, generator: torch.Generator) -> Tens
 
 
 FEW = 5  # held-out samples below which a class's share cannot be told well
-COUNT_SMOOTHING = 0.5  # added to each held-out count where no source prior is given
+COUNT_SMOOTHING = 0.5  # added to each held-out count if no source prior is given
 
 CalibratorLike: TypeAlias = calibration.Calibrator | str | None
 
@@ -115,7 +115,7 @@ class PriorEstimator(ABC):
         denominator_: Mean calibrated posterior on the held-out data, shape (C,).
         prior_: The last estimate, shape (C,).
         num_iter_: Passes over the unlabelled data that the last estimate took.
-        converged_: Whether it had settled.
+        converged_: Whether it converged.
     """
 
     _samples: Posteriors

@@ -76,8 +76,8 @@ class ConfusionEstimator(PriorEstimator):
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
-        source_prior: As above.
-        calibrator: As above.
+        source_prior: Prior of the training data; see there.
+        calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
 
     Attributes:
@@ -141,8 +141,8 @@ class BBSEEstimator(ConfusionEstimator):
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
-        source_prior: As above.
-        calibrator: As above.
+        source_prior: Prior of the training data; see there.
+        calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
         ridge: :math:`\lambda`; the columns of A sum to 1.
 
@@ -198,8 +198,8 @@ class RLLSEstimator(ConfusionEstimator):
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
-        source_prior: As above.
-        calibrator: As above.
+        source_prior: Prior of the training data; see there.
+        calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
         beta: :math:`\beta`; the bound itself is far too wide to be used.
 
@@ -276,8 +276,8 @@ class ConfusionLikelihoodEstimator(ConfusionEstimator):
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
-        source_prior: As above.
-        calibrator: As above.
+        source_prior: Prior of the training data; see there.
+        calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
         dirichlet: :math:`\alpha`, at least 1.
 

@@ -19,13 +19,13 @@ class EMEstimator(PriorEstimator):
 
     over the simplex, with calibrated posteriors p and their held-out mean m. The
     objective is concave; iterations are accelerated and end when at most ``tolerance``
-    is left to gain, a sample. Where classes are many and samples few, its variance is
+    is left to gain, a sample. If classes are many and samples few, its variance is
     large: see :class:`~tailshift.estimators.MAPEstimator`.
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
-        source_prior: As above.
-        calibrator: As above.
+        source_prior: Prior of the training data; see there.
+        calibrator: Calibration of the logits; see there.
         tolerance: Bound on the log-likelihood left, a sample.
         max_iter: Most passes over the data.
 
@@ -90,7 +90,7 @@ def estimate_uncalibrated(logits: Tensor, trained_prior: Tensor) -> Tensor:
               + C \sum_c p_c \log q_c
 
     The trained prior p stands for the held-out mean posterior, and a pseudo-sample a
-    class holds the estimate near it where classes are hard to tell apart.
+    class holds the estimate near it if classes are hard to tell apart.
 
     Args:
         logits: Shape (N, C).

@@ -51,11 +51,11 @@ def squarem(
 
     unless that lowers the objective below that of x, when the plain second step is
     taken instead: like EM it never falls [varadhan2008]. A column that has converged
-    rests while the others go on.
+    rests while the others iterate.
 
     Args:
         step: F; it takes any positive x, and makes sums to 1 what must.
-        start: Where each column starts, positive, shape (K, B).
+        start: Start of each column, positive, shape (K, B).
         tolerance: A column has converged once its error is not above this.
         max_iter: Most evaluations of F.
     """
@@ -113,7 +113,7 @@ def sum_over(
     Args:
         samples: Posteriors of N samples.
         class_weights: q / m, shape (C, B).
-        weights: v, how much each sample counts, shape (N, B); 1 where not given.
+        weights: v, how much each sample counts, shape (N, B); 1 if not given.
     """
     log_u = torch.zeros(class_weights.shape[1], dtype=torch.float64)
     per_class = torch.zeros_like(class_weights)
@@ -166,8 +166,8 @@ def maximise(
         samples: Posteriors of N samples.
         denominator: m, shape (C, B) or (C, 1).
         start: The first q, positive, shape (C, B).
-        weights: v, shape (N, B); 1 where not given.
-        pseudo_counts: a, shape (C, B); 0 where not given.
+        weights: v, shape (N, B); 1 if not given.
+        pseudo_counts: a, shape (C, B); 0 if not given.
         tolerance: Bound on the log-likelihood left, a sample.
         max_iter: Most passes over the samples.
     """
@@ -214,7 +214,7 @@ def maximise_jointly(
         start: The first q, shape (C, B).
         denominator: The first m, shape (C, B) or (C, 1).
         pseudo_counts: a, shape (C, B).
-        weights: How much each unlabelled sample counts, (N, B); 1 where not given.
+        weights: How much each unlabelled sample counts, (N, B); 1 if not given.
         held_out_weights: The same of the held-out samples, (n, B).
         tolerance: Sum of the changes in q and m below which a column has converged.
         max_iter: Most passes over the data.

@@ -39,18 +39,18 @@ class MAPEstimator(TiltEstimator):
     in samples. The strength is chosen by five-fold cross-validation of that likelihood,
     which needs no label of the target: the largest of all strengths that are not
     significantly worse than the best (5 %, one-sided). So the estimate stays with the
-    tilt where the target is a tilt, and leaves it where the target is not.
+    tilt if the target is a tilt, and leaves it if the target is not.
 
     ``interval_`` is that of the same likelihood without the centre: it says what the
     data tell of each class by itself, and covers whether or not the target is a tilt.
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
-        source_prior: As above.
-        calibrator: As above.
+        source_prior: Prior of the training data; see there.
+        calibrator: Calibration of the logits; see there.
         center: ``"tilt"``, ``"uniform"``, ``"source"`` or a prior, shape (C,).
         strengths: The strengths A to choose from.
-        seed: Of the folds.
+        seed: Seed for the folds.
 
     Attributes:
         strength_: The chosen strength A.

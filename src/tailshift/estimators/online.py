@@ -30,8 +30,8 @@ class OnlineEstimator(TiltEstimator):
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
-        source_prior: As above.
-        calibrator: As above.
+        source_prior: Prior of the training data; see there.
+        calibrator: Calibration of the logits; see there.
         half_life: :math:`h`, in samples.
         strength: A, in samples; by default one a class.
 

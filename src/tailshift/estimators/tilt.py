@@ -38,7 +38,7 @@ def jackknife_variance(
         estimate: Takes unlabelled posteriors and a denominator (C, 1).
         samples: Unlabelled posteriors.
         held_out: Held-out posteriors.
-        labels: Their labels.
+        labels: Held-out labels.
         calibrator: What made the posteriors; it is copied.
     """
     generator = torch.Generator().manual_seed(0)
@@ -134,7 +134,7 @@ class Slopes(NamedTuple):
     first: Tensor
     second: Tensor
     variance: Tensor
-    """Of one sample's score."""
+    """Variance of one sample's score."""
 
 
 @ESTIMATORS.register("tilt")
@@ -196,7 +196,7 @@ class TiltEstimator(PriorEstimator):
             return gamma, 0, True
         for num_iter in range(1, MAX_NEWTON + 1):
             slopes = self._slopes(samples, m, gamma, weights)
-            # Where the likelihood is not concave, step uphill.
+            # If the likelihood is not concave, step uphill.
             step = slopes.first / slopes.second.abs().clamp_min(1e-12)
             moved = (gamma + step.clamp(-0.5, 0.5)).clamp(-BOUND, BOUND)
             change, gamma = (moved - gamma).abs().max(), moved
@@ -276,7 +276,7 @@ def joint_gamma(
 ) -> float:
     r"""Return the γ near a given one that makes both samples likeliest.
 
-    The denominator m is free: each γ is judged with the m that suits it best. Where
+    The denominator m is free: each γ is judged with the m that suits it best. If
     held-out samples are few this errs less than γ with their mean posterior put in.
 
     Args:
@@ -284,7 +284,7 @@ def joint_gamma(
         held_out: Held-out posteriors.
         source_prior: :math:`p_s`, shape (C,).
         denominator: The first m, shape (C, 1).
-        gamma: Where to search.
+        gamma: The γ to search around.
     """
     offsets = torch.linspace(-REACH, REACH, STEPS, dtype=torch.float64)
     gammas = (gamma + offsets).clamp(-BOUND, BOUND)

@@ -100,10 +100,10 @@ class Loss(nn.Module):
         :meth:`Processes.share <tailshift.losses.Processes.share>`.
 
         Args:
-            output: Of the network for this process's samples: logits (n, C), or a
+            output: The network's, for this process's samples: logits (n, C), or a
                 tuple of tensors.
             labels: Class indices, shape (n,); n may be 0, but not on all processes.
-            processes: Those that train together.
+            processes: The processes that train together.
         """
         if self.spans_batch:
             raise NotImplementedError(
@@ -121,7 +121,7 @@ class Loss(nn.Module):
         A loss made of other losses calls theirs.
 
         Args:
-            epoch: Which one, counted from 0 in each stage.
+            epoch: The epoch, counted from 0 in each stage.
             num_epochs: Epochs of the stage.
         """
 
@@ -238,9 +238,9 @@ def loss_over_processes(
 
     Args:
         loss: Module of this package, or function of output and labels.
-        output: Of the network for this process's samples: logits (n, C), or a tuple.
+        output: The network's, for this process's samples: logits (n, C), or a tuple.
         labels: Class indices, shape (n,); n may be 0, but not on all processes.
-        processes: Those that train together.
+        processes: The processes that train together.
 
     Example:
         >>> from tailshift.losses import CrossEntropyLoss
@@ -405,12 +405,12 @@ classes 1 and 3 (4 classes). Drop them or give them samples.
     _refuse("class_counts", n, ~((n >= 0) & n.isfinite()), "finite and not negative")
     if positive and (n == 0).any():
         empty = (n == 0).nonzero().flatten().tolist()
-        mend = "Drop them or give them samples."
+        remedy = "Drop them or give them samples."
         if len(empty) == 1:
-            mend = "Drop it or give it a sample."
+            remedy = "Drop it or give it a sample."
         raise ValueError(
             f"`class_counts` must be positive for every class, but is 0 for "
-            f"{_name_classes(empty)} ({len(n)} classes). {mend}"
+            f"{_name_classes(empty)} ({len(n)} classes). {remedy}"
         )
     return n
 

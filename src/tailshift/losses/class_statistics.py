@@ -22,7 +22,7 @@ class ClassStatistics(NamedTuple):
     """Sums over a batch, one entry a class; differentiable but for the counts."""
 
     log_sum_exp: Tensor
-    r""":math:`\log \sum_i w_i e^{f_{ic}}`, shape (C,); 0 where not asked for."""
+    r""":math:`\log \sum_i w_i e^{f_{ic}}`, shape (C,); 0 if not asked for."""
     positive_sums: Tensor
     r""":math:`\sum_{i: y_i = c} f_{ic}`, shape (C,)."""
     counts: Tensor
@@ -43,7 +43,7 @@ def class_statistics(
         labels: :math:`y`, class indices, shape (N,).
         log_weights: :math:`\log w_i`, a constant for each sample, shape (N,).
         is_present_only: Whether the log-sum-exp is wanted of the classes in ``labels``
-            alone. Where they are far fewer than C, only those columns are worked on.
+            alone. If they are far fewer than C, only those columns are worked on.
 
     Example:
         >>> logits = torch.tensor([[1.0, 0.0, 5.0], [3.0, 0.0, 5.0]])
@@ -82,8 +82,8 @@ def log_probs_and_statistics(
         log_prior: :math:`\log p_s`, shape (C,); ``None`` leaves the log-probabilities
             out (they are returned as zeros).
         log_weights: Shape (N,).
-        is_present_only: Of several processes, in the labels of any.
-        processes: Those that share the batch; N is then this one's part, may be 0.
+        is_present_only: As there; with several processes, in the labels of any.
+        processes: The processes that share the batch; N is this one's part, may be 0.
     """
     processes = processes or Processes()
     everyone = processes.labels(labels)

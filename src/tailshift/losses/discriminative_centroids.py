@@ -25,7 +25,7 @@ def centroid_loss(
     [liu2019], as their code has it: distances are squared, and one hinge is taken of
     the batch's mean, in which a sample's own centroid counts as distance 0. OLTR adds
     0.01 of this to the cross-entropy. Both features and centroids get gradients; detach
-    the centroids where they are a moving average.
+    the centroids if they are a moving average.
 
     The sum over centroids is that of their mean and their spread, so that no N × C
     distances are made.
@@ -36,7 +36,7 @@ def centroid_loss(
         centroids: :math:`c`, shape (C, D).
         margin: :math:`m`, not negative.
         hinge_weight: :math:`\eta`, not negative.
-        processes: Where the batch is spread over several, what is returned averages
+        processes: If the batch is spread over several, what is returned averages
             over them to the loss of all samples; this one's part may then be empty.
 
     Example:

@@ -144,9 +144,9 @@ class LADELoss(base.PriorLoss):
         LADER is that of the whole batch on all of them, of reduced statistics.
 
         Args:
-            logits: Of this process, shape (n, C), n may be 0.
+            logits: Logits of this process, shape (n, C), n may be 0.
             labels: Class indices, shape (n,).
-            processes: Those that train together.
+            processes: The processes that train together.
         """
         return self._of(*base.check_part(logits, labels), processes)
 

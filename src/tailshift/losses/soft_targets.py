@@ -55,7 +55,7 @@ def soft_target_loss(
 
 
 class SoftTargetLoss(base.Loss):
-    """Module form of :func:`soft_target_loss`: takes soft targets where labels went."""
+    """Module form of :func:`soft_target_loss`: takes soft targets instead of labels."""
 
     def __init__(
         self, loss: base.LossFunction, *, reduction: base.Reduction = "mean"
@@ -89,8 +89,8 @@ def label_smoothing_factors(
         \cdot g\Bigl( \frac{n_c - n_{min}}{n_{max} - n_{min}} \Bigr)
 
     [zhong2021], with :math:`g(t) = \sin(\pi t / 2)` (``"concave"``), :math:`t`
-    (``"linear"``) or :math:`1 - \cos(\pi t / 2)` (``"convex"``). Where all counts are
-    equal there is no head, and every factor is ``tail``.
+    (``"linear"``) or :math:`1 - \cos(\pi t / 2)` (``"convex"``). If all counts are
+    equal, there is no head, and every factor is ``tail``.
 
     Args:
         class_counts: :math:`n_c`, not negative, shape (C,).
@@ -148,7 +148,7 @@ def smoothed_loss(
     .. math:: \sum_c q_c\, \ell(f, c) = \ell(f, y) + \epsilon_y \Bigl(
         \frac{1}{C - 1} \sum_{c \ne y} \ell(f, c) - \ell(f, y) \Bigr)
 
-    with the targets :math:`q` of :func:`smooth_labels`. Where a loss has a part that
+    with the targets :math:`q` of :func:`smooth_labels`. If a loss has a part that
     looks at the whole batch, as LADE's regulariser, that part keeps the hard labels.
 
     Args:

@@ -17,7 +17,7 @@ class BBN(Method):
 
     title = "BBN"
     sentence = (
-        "Two branches, one served images as they come, one the rare classes most, "
+        "Two branches, one trained on images as they come, one on rare classes most, "
         "mixed from the one to the other; taken to carry the uniform prior."
     )
     citation = "zhou2020"
@@ -37,7 +37,7 @@ class BBN(Method):
         return BranchedBackbone(backbone, 2, trained_on="own_part")
 
     def stages(self) -> tuple[Stage, ...]:
-        """Return the one stage, served by two samplers."""
+        """Return the one stage, with two samplers."""
         samplers = ("instance", "reverse")
         return (Stage(self.build_loss, self.build_head, samplers=samplers),)
 

@@ -50,7 +50,7 @@ class CausalNorm(Method):
         )
 
     def trained_prior(self, class_counts: Tensor) -> Tensor:
-        """Return the uniform prior, or the source prior where nothing is removed."""
+        """Return the uniform prior, or the source prior if nothing is removed."""
         if self.alpha == 0:
             return priors.from_counts(class_counts)
         return priors.uniform(len(class_counts))

@@ -1,4 +1,4 @@
-"""cRT: the classifier trained again, on classes served equally often."""
+"""cRT: the classifier trained again, on classes sampled equally often."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -16,7 +16,7 @@ class CRT(Decoupled):
     title = "cRT"
     sentence = (
         "Softmax's backbone, frozen, and a new linear classifier trained on classes "
-        "served equally often; its logits carry the sampler's prior, the uniform one."
+        "sampled equally often; its logits carry the sampler's prior, the uniform one."
     )
     cost = 1.1
 

@@ -16,7 +16,7 @@ class DeferredLDAM(LDAMOfLogits):
     """LDAM whose classes are weighted from an epoch on.
 
     Args:
-        class_counts: How often each class is served, shape (C,).
+        class_counts: How often each class is sampled, shape (C,).
         max_margin: The margin of the rarest class.
         scale: The largest logit.
         late_weights: The weights after the switch, shape (C,).

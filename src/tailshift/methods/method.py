@@ -17,13 +17,13 @@ SCHEDULES: Registry[Callable[..., float]] = Registry("schedule")
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of training with one head, one loss and one way to serve the images.
+    """A part of training with one head, one loss and one way to sample the images.
 
     Whatever is None is the recipe's.
     """
 
     loss: Callable[[Tensor], nn.Module]
-    """From how often each class is served, (C,), to the loss of (output, labels)."""
+    """From how often each class is sampled, (C,), to the loss of (output, labels)."""
     head: HeadBuilder = LinearHead
     """The classifier on top of the backbone."""
     title: str = "whole network"
@@ -34,11 +34,11 @@ class Stage:
     """Names of `tailshift.data.samplers`. Of several, each gives a batch of its own,
     and a step reads them stacked."""
     epochs: int | None = None
-    """How long; 0 where the head is found and not trained."""
+    """Number of epochs; 0 if the head is computed and not trained."""
     lr: float | None = None
     """The highest learning rate."""
     backbone_lr: float | None = None
-    """That of the backbone, where it has its own."""
+    """The highest learning rate of the backbone, if it has its own."""
     schedule: str | None = None
     """A name of :data:`SCHEDULES`."""
 
@@ -47,7 +47,7 @@ class Stage:
 class Method:
     """Base of all methods; the fields of a subclass are its settings in a recipe.
 
-    A method of one stage states :meth:`build_loss` and, where it is not linear,
+    A method of one stage states :meth:`build_loss` and, if it is not linear,
     :meth:`build_head`; one of several states :meth:`stages`.
     """
 
@@ -73,7 +73,7 @@ class Method:
         """Return the module that maps (output, labels) to a scalar loss.
 
         Args:
-            class_counts: How often an epoch serves each class, shape (C,).
+            class_counts: How often an epoch samples each class, shape (C,).
         """
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class Method:
         """Return the prior that the trained logits carry, float64, shape (C,).
 
         Args:
-            class_counts: How often the last stage serves each class, shape (C,).
+            class_counts: How often the last stage samples each class, shape (C,).
         """
         raise NotImplementedError
 
@@ -125,5 +125,5 @@ class Decoupled(Method):
         return (*super().stages(), self.second_stage())
 
     def trained_prior(self, class_counts: Tensor) -> Tensor:
-        """Return the prior of the labels that the second stage was served."""
+        """Return the prior of the labels that the second stage sampled."""
         return priors.from_counts(class_counts)

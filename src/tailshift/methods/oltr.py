@@ -17,7 +17,7 @@ class OLTRLoss(Loss):
     """The cross-entropy of a memory head, plus a share of the centroids' loss.
 
     Args:
-        centroid_weight: That share, not negative.
+        centroid_weight: Weight of the centroids' loss, not negative.
     """
 
     spans_batch = True
@@ -57,7 +57,7 @@ class OLTR(Decoupled):
     title = "OLTR"
     sentence = (
         "Softmax's network trained on with a memory of class centroids, on classes "
-        "served equally often; its logits carry the sampler's prior, the uniform one."
+        "sampled equally often; its logits carry the sampler's prior, the uniform one."
     )
     citation = "liu2019"
     cost = 2.0

@@ -1,4 +1,4 @@
-"""Re-sampled Softmax: rare classes are served more often."""
+"""Re-sampled Softmax: rare classes are sampled more often."""
 
 from dataclasses import dataclass
 from typing import Literal

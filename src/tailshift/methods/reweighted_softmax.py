@@ -44,8 +44,8 @@ def weighted_prior(class_counts: Tensor, weights: Tensor) -> Tensor:
     r"""Return what the logits of a weighted cross-entropy carry, :math:`\propto p_s w`.
 
     Args:
-        class_counts: How often each class is served, shape (C,).
-        weights: Of a sample of each class in the loss, shape (C,).
+        class_counts: How often each class is sampled, shape (C,).
+        weights: Weight of each class's samples in the loss, shape (C,).
 
     Example:
         >>> import torch

@@ -48,11 +48,11 @@ def learn_expert_shares(
     Args:
         first_view: :math:`v(x)`, each expert's logits, shape (K, N, C).
         second_view: :math:`v(x')`, of the same images in the same order.
-        epochs: Times that the images are gone through; a few hundred steps in all move
+        epochs: Number of passes over the images; a few hundred steps in all move
             the shares, so a small target needs more than 5.
         batch_size: Images a step.
         lr: Learning rate.
-        seed: Of the order of the images.
+        seed: Seed for the order of the images.
 
     Returns:
         :math:`a`, float64, sums to 1, shape (K,).

@@ -25,7 +25,7 @@ class TauNorm(Decoupled):
     prior = "uniform, by convention"
 
     tau: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """τ; chosen from 0, 0.1, …, 2 on validation images where it is not given."""
+    """τ; chosen from 0, 0.1, …, 2 on validation images if it is not given."""
 
     @property
     def needs_validation(self) -> bool:

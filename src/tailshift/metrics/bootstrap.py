@@ -56,7 +56,7 @@ def bootstrap_intervals(
             probabilities for every few repeats.
 
     Returns:
-        ``"accuracy"``, ``"ece"``, ``"classwise_ece"`` (where asked for), ``"brier"``
+        ``"accuracy"``, ``"ece"``, ``"classwise_ece"`` (if asked for), ``"brier"``
         and ``"nll"``.
 
     Example:

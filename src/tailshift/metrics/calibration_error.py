@@ -13,7 +13,7 @@ Binning: TypeAlias = Literal["equal_width", "equal_mass"]
 """How bins are laid: at m/M, or so that each holds the same weight of samples."""
 
 NUM_BINS = 20
-"""Bins where nothing else is said: those of [hong2021]."""
+"""Default number of bins: that of [hong2021]."""
 
 
 def check_binning(num_bins: int, binning: str) -> None:
@@ -134,7 +134,7 @@ def calibration_gap(p: Tensor, hit: Tensor, weights: Tensor, edges: Tensor) -> f
         p: Confidence, shape (N,).
         hit: Whether what it is the confidence in came true, shape (N,).
         weights: What each sample counts, float64, shape (N,).
-        edges: Of the bins, shape (M + 1,).
+        edges: Edges of the bins, shape (M + 1,).
     """
     gaps = weights * (hit.double() - p.double())
     by_bin = torch.bincount(bin_of(p, edges), gaps, minlength=len(edges) - 1)
@@ -152,9 +152,9 @@ class ReliabilityDiagram:
     shares: Tensor
     """Each bin's part of all samples' weight, float64, shape (M,), sums to 1."""
     confidence: Tensor
-    """Mean highest probability in each bin, float64, (M,); NaN where it is empty."""
+    """Mean highest probability in each bin, float64, (M,); NaN if it is empty."""
     accuracy: Tensor
-    """Share of right answers in each bin, float64, (M,); NaN where it is empty."""
+    """Share of right answers in each bin, float64, (M,); NaN if it is empty."""
 
     @property
     def expected_calibration_error(self) -> float:

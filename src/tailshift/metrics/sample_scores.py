@@ -24,7 +24,7 @@ class SampleScores:
     own: Tensor
     """The probability of the label, likewise, (N,)."""
     nll: Tensor
-    """−log of that, from the logits where they are given, float64, (N,)."""
+    """−log of that, from the logits if they are given, float64, (N,)."""
     brier: Tensor
     """Squared distance of the probabilities to the label's one-hot, float64, (N,)."""
 

@@ -22,8 +22,8 @@ NUM_STAND_INS = 2
 def of_any_batch(module: nn.Module, images: Tensor) -> Tensor:
     """Return what a module gives for images, (N, …), where N may be 0.
 
-    Few modules take no image at all. Where N is 0 blank ones are read, and their rows
-    left out: the result has no rows, and all parameters have the gradient 0.
+    Few modules take no image at all. If N is 0, blank ones are read, and their rows
+    dropped: the result has no rows, and all parameters have the gradient 0.
 
     Args:
         module: Takes images (N, c, H, W).
@@ -95,7 +95,7 @@ def build_backbone(
         in_channels: Channels of the images.
         image_size: Height and width of the images, for timm models of fixed size.
         pretrained: Start a timm backbone from its published weights;
-            ``"if_available"`` goes on without them where they cannot be had.
+            ``"if_available"`` starts without them if they cannot be fetched.
 
     Example:
         >>> build_backbone("resnet32_two_branch").feature_dim
@@ -152,7 +152,7 @@ def check_model_name(name: str) -> None:
 
 
 def load_backbone_weights(backbone: Backbone, path: Path) -> None:
-    """Fill a backbone from a safetensors file; a classifier in it is left out.
+    """Fill a backbone from a safetensors file; a classifier in it is skipped.
 
     Args:
         backbone: Filled in place.

@@ -18,7 +18,7 @@ from tailshift.registry import did_you_mean
 
 def hub_host() -> str:
     """Return the name of the machine that weights are fetched from."""
-    from huggingface_hub import constants  # here: only where weights are asked for
+    from huggingface_hub import constants  # here: needed only to fetch weights
 
     return urlsplit(constants.ENDPOINT).hostname or constants.ENDPOINT
 
@@ -53,7 +53,7 @@ RESNET_PARTS = {"conv1", "bn1", "act1", "maxpool", "layer3", "layer4", "global_p
 """What a network of timm's ResNet family is made of, among others."""
 
 Pretrained: TypeAlias = bool | Literal["if_available"]
-"""Whether to start from published weights, and whether to go on without them."""
+"""Whether to start from published weights; ``"if_available"`` does without them."""
 
 
 class TimmBackbone(Backbone):
@@ -66,7 +66,7 @@ class TimmBackbone(Backbone):
         image_size: Height and width of the images. Needed only by models of fixed
             size (vision transformers), which are otherwise built for their own.
         pretrained: Start from timm's weights, which are downloaded once;
-            ``"if_available"`` warns where they cannot be had, and goes on without.
+            ``"if_available"`` warns if they cannot be fetched, and starts without.
 
     Example:
         >>> TimmBackbone("test_resnet").feature_dim
@@ -125,7 +125,7 @@ def _create_model(
             if not is_online:
                 cause = f"{hub_host()} cannot be reached"
             reason = (
-                f"the published weights of timm model {name!r} cannot be had "
+                f"the published weights of timm model {name!r} cannot be fetched "
                 f"({cause.splitlines()[0]})"
             )
         if pretrained != "if_available":
@@ -171,7 +171,7 @@ def _probe_size(config: Any, image_size: int | None) -> tuple[int, int]:
 
 @torch.no_grad()
 def _feature_dim(model: torch.nn.Module, name: str, probe: Tensor) -> int:
-    # Measured: timm's `num_features` leaves out layers between pooling and classifier.
+    # Measured: timm's `num_features` misses layers between pooling and classifier.
     was_training = model.training
     features = model.eval()(probe)
     model.train(was_training)

@@ -87,7 +87,7 @@ def find_kept(folder: Path, config: RunConfig) -> dict[int, Path]:
     """Return the kept logits of a recipe's runs, by seed.
 
     Args:
-        folder: Where `tailshift evaluate --logits` kept them.
+        folder: Folder that `tailshift evaluate --logits` saved them to.
         config: The recipe, with the settings that the runs were made with.
     """
     pattern = rf"{re.escape(_kept_stem(config))}(\d+)\.safetensors"

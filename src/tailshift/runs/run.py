@@ -89,7 +89,7 @@ class Run:
     """A run on disk, finished or not.
 
     Attributes:
-        directory: Where it lies.
+        directory: The run directory.
         config: What was asked for.
         facts: What the data turned out to be, and whether the run is finished.
     """
@@ -298,7 +298,7 @@ def save_weights(path: Path, model: nn.Module, *, is_writer: bool = True) -> Non
     """Write a module's weights as safetensors, sealed with a checksum.
 
     Args:
-        path: It is replaced.
+        path: File to write; it is replaced.
         model: If its weights are sharded, all processes must call this.
         is_writer: Whether this process is the one that writes.
     """

@@ -378,7 +378,7 @@ def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Modu
         class_counts: Training images of each class, shape (C,).
         stage: One of the method's.
     """
-    loss = stage.loss(config.served_counts(class_counts, stage))
+    loss = stage.loss(config.sampled_counts(class_counts, stage))
     if config.train.label_smoothing == "label_aware":
         return LabelAwareSmoothing(loss, class_counts)
     return loss

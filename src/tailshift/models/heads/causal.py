@@ -31,7 +31,7 @@ class CausalHead(Head):
         gamma: :math:`\gamma`, added to the length of each weight vector.
         alpha: :math:`\alpha`, how much is removed in evaluation; it may be changed in a
             trained head.
-        decay: Of the moving average.
+        decay: Decay of the moving average.
 
     Example:
         >>> head = CausalHead(4, 3, alpha=1.5)

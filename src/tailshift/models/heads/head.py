@@ -16,7 +16,7 @@ class StageFeatures(Protocol):
         """Return features (N, d) and labels (N,) of the training images, unaltered."""
 
     def val(self) -> tuple[Tensor, Tensor] | None:
-        """Return those of the validation images; None where there are none."""
+        """Return those of the validation images; None if there are none."""
 
 
 class Head(nn.Module):
@@ -36,7 +36,7 @@ class Head(nn.Module):
 
         Args:
             previous: The head that the stage before has trained.
-            features: Of the backbone that it was trained with.
+            features: Features of the backbone that it was trained with.
         """
 
     def begin_epoch(self, epoch: int, num_epochs: int) -> None:
@@ -45,7 +45,7 @@ class Head(nn.Module):
         What it sets must depend on the arguments alone: a resumed run begins anywhere.
 
         Args:
-            epoch: Which one, counted from 0 in each stage.
+            epoch: The epoch, counted from 0 in each stage.
             num_epochs: Epochs of the stage.
         """
 
@@ -56,7 +56,7 @@ class Head(nn.Module):
         are read in pieces.
 
         Args:
-            processes: Those that train together.
+            processes: The processes that train together.
         """
 
     def end_batch(self) -> None:

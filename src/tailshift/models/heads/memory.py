@@ -11,7 +11,7 @@ from tailshift.models.heads.head import HEADS, Head, StageFeatures
 from tailshift.models.heads.linear import LinearHead
 
 SMALLEST = 1e-12
-"""Divides instead of 0, where a feature is 0 and lies on a centroid."""
+"""Divides instead of 0, if a feature is 0 and lies on a centroid."""
 
 
 class MemoryOutput(NamedTuple):

@@ -15,7 +15,7 @@ TAUS = tuple(round(0.1 * step, 1) for step in range(21))
 class NormedLinearHead(Head):
     r"""Logits :math:`f[c] = w_c \cdot x / \lVert w_c \rVert^\tau`, no bias [kang2020].
 
-    Nothing is trained: the weights are those of the first stage. Where `tau` is None it
+    Nothing is trained: the weights are those of the first stage. If `tau` is None, it
     is the value of 0, 0.1, …, 2 with the highest accuracy on the validation images,
     each class counting as much as any other.
 
@@ -48,7 +48,7 @@ class NormedLinearHead(Head):
         self.register_buffer("tau", torch.tensor(start))
 
     def begin(self, previous: Head, features: StageFeatures) -> None:
-        """Take the linear head's weights over, and choose τ where it is free."""
+        """Take the linear head's weights over, and choose τ if it is free."""
         assert isinstance(previous, LinearHead)
         self.weight.copy_(previous.weight.detach())
         if not self.is_chosen:
@@ -77,9 +77,9 @@ def best_tau(weight: Tensor, features: Tensor, labels: Tensor) -> float:
     """Return the τ of :data:`TAUS` with the best mean of the classes' accuracies.
 
     Args:
-        weight: Of the linear head, shape (C, d).
-        features: Of held-out images, shape (N, d).
-        labels: Their classes, shape (N,).
+        weight: Weights of the linear head, shape (C, d).
+        features: Features of held-out images, shape (N, d).
+        labels: Classes of these images, shape (N,).
     """
     counts = labels.bincount(minlength=len(weight))
 
