@@ -237,7 +237,7 @@ def test_train__from_a_finished_run(tailshift: Command) -> None:
         2,
         "",
         "error: `train.start_from` (--from) is for methods of two stages, but softmax "
-        "has one. Leave it out.\n",
+        "has one. Drop it.\n",
     )
 
 

@@ -264,7 +264,7 @@ def test_train__same_records_as_one_process(two: Path, alone: Path, name: str) -
 def test_train__a_checkpoint_of_sharded_weights_is_that_of_one_process(
     two: Path, alone: Path
 ) -> None:
-    """With momenta, so that any number of processes may go on from it."""
+    """With momenta, so that any number of processes may resume from it."""
     name = "sharded lade"
     found, expected = (
         load_file(folder / name / "checkpoint.safetensors") for folder in (two, alone)
@@ -437,7 +437,7 @@ def test_check_machine__sync_batch_norm_on_a_cpu(tiny_config: TinyConfig) -> Non
         check_machine(train, "cpu", 2)
     assert str(error.value) == (
         "`train.sync_batch_norm` must be false without GPUs, but is true on 'cpu'. "
-        "Leave it out: each process then normalises by its own images."
+        "Drop it: each process then normalises by its own images."
     )
     check_machine(train, "cuda", 2)
 
@@ -503,7 +503,7 @@ def test_train__exact_accumulation_needs_logits(
         ts.train(config, output=tmp_path / "run")
     assert str(error.value) == (
         "`train.exact_accumulation` needs a network that gives logits alone in "
-        "training, but this one gives ExpertOutput. Leave it out, or take smaller "
+        "training, but this one gives ExpertOutput. Drop it, or take smaller "
         "batches."
     )
 

@@ -96,7 +96,7 @@ def test_check_sharding__a_method_of_two_stages(tiny_config: TinyConfig) -> None
         check_sharding(tiny_config("method.name=crt"))
     assert str(error.value) == (
         "`train.shard` needs a method of one stage, but crt has 2. Train softmax with "
-        "it, then go on from that run (--from)."
+        "it, then start from that run (--from)."
     )
     check_sharding(tiny_config("method.name=crt", "train.start_from=run"))
 

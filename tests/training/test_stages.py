@@ -164,7 +164,7 @@ def test_start_from__a_method_of_one_stage(
     config = tiny_config("method.name=lade", f"train.start_from={softmax.directory}")
     assert _refusal(ValueError, tmp_path, config) == (
         "`train.start_from` (--from) is for methods of two stages, but lade has one. "
-        "Leave it out."
+        "Drop it."
     )
 
 

@@ -168,7 +168,8 @@ def test_train__no_such_accelerator(tmp_path: Path, tiny_config: TinyConfig) -> 
     with pytest.raises(ValueError, match="accelerator") as error:
         ts.train(tiny_config("train.accelerator=cuda"), output=tmp_path / "run")
     assert str(error.value) == (
-        "`train.accelerator` must be there, but 'cuda' is not. Take 'auto' or 'cpu'."
+        "`train.accelerator` must be available, but 'cuda' is not on this machine. "
+        "Use 'auto' or 'cpu'."
     )
     assert not (tmp_path / "run").exists()
 
@@ -202,7 +203,7 @@ def test_train__takes_the_splits_it_is_given(
 
 
 @pytest.mark.parametrize("sampler", ["instance", "class_balanced"])
-def test_train__softmax_saves_the_prior_its_sampler_served(
+def test_train__softmax_saves_the_prior_its_sampler_sampled(
     tmp_path: Path, tiny_config: TinyConfig, sampler: str
 ) -> None:
     config = tiny_config(f"train.sampler={sampler}", "train.epochs=1")

@@ -43,8 +43,8 @@ def build_fabric(config: RunConfig) -> "Fabric":
         if train.accelerator in ("auto", "cpu"):
             raise
         raise ValueError(
-            f"`train.accelerator` must be there, but {train.accelerator!r} is not. "
-            "Take 'auto' or 'cpu'."
+            f"`train.accelerator` must be available, but {train.accelerator!r} is not "
+            "on this machine. Use 'auto' or 'cpu'."
         ) from None
     check_machine(train, fabric.device.type, devices * num_nodes)
     if train.precision == "64-true":  # else Fabric would round logits to float32
@@ -97,7 +97,7 @@ def check_machine(train: TrainConfig, device: str, world_size: int) -> None:
     if train.sync_batch_norm and device != "cuda":
         raise ValueError(
             "`train.sync_batch_norm` must be false without GPUs, but is true on "
-            f"{device!r}. Leave it out: each process then normalises by its own images."
+            f"{device!r}. Drop it: each process then normalises by its own images."
         )
     if train.batch_size < world_size:
         raise ValueError(
@@ -127,13 +127,13 @@ def open_directory_together(
 ) -> Iterator[bool]:
     """Hold a run directory in the first process for all; see `open_directory`.
 
-    Where it cannot be had, all processes end with the same sentence.
+    If it is refused, all processes end with the same sentence.
 
     Args:
         fabric: Gives the processes.
-        directory: It is made where it is missing.
+        directory: The run directory; made if it is missing.
         config: What is to be trained in it.
-        resume: Whether to go on with a run that is there.
+        resume: Whether to resume a run that is there.
         force: Whether a run that is there may be replaced.
     """
     if not fabric.is_global_zero:
@@ -169,12 +169,12 @@ def telling_lost_processes() -> Iterator[None]:
 def synchronise_batch_norm(
     model: nn.Module, config: RunConfig, num_images: int, world_size: int
 ) -> None:
-    """Let batch normalisation take its statistics from all processes, where asked for.
+    """Let batch normalisation take its statistics from all processes, if configured.
 
     Args:
         model: Changed in place.
-        config: Says whether.
-        num_images: Of an epoch.
+        config: Configuration of the run.
+        num_images: Images of an epoch.
         world_size: Number of processes.
     """
     train = config.train
@@ -205,7 +205,7 @@ def share_buffers(module: nn.Module, fabric: "Fabric") -> None:
 
 
 def broken_images(loader: Batches) -> int | None:
-    """Return how many images all processes have left out; None where none ever is."""
+    """Return how many images all processes have skipped; None if none ever are."""
     if loader.num_broken is None or not dist.is_initialized():
         return loader.num_broken
     loaders = getattr(loader, "loaders", [loader])

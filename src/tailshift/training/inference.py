@@ -27,7 +27,7 @@ def outputs(
 
     Half precision is widened to float32.
 
-    Images that cannot be read are left out, where the configuration says so. Several
+    Images that cannot be read are skipped, if the configuration says so. Several
     processes share the images, and all of them get all outputs.
 
     Args:
@@ -65,8 +65,8 @@ def gather_batch(
     """Return the samples of all processes' shares of a batch, by id, on the CPU.
 
     Args:
-        sample_ids: Of this process, shape (n,).
-        output: Its rows, shape (n, …).
+        sample_ids: Sample ids of this process, shape (n,).
+        output: Rows of this process, shape (n, …).
         fabric: Gives the processes.
         config: Gives the size of a whole batch.
     """
@@ -95,7 +95,7 @@ class SplitFeatures:
         return outputs(self.fabric, self.model.backbone, self.data.train, self.config)
 
     def val(self) -> tuple[Tensor, Tensor] | None:
-        """Return those of the validation images; None where there are none."""
+        """Return those of the validation images; None if there are none."""
         split = self.data.val
         if split is None or not len(split):
             return None

@@ -13,10 +13,10 @@ PREEMPTED = 75
 
 
 class Preempted(SystemExit):
-    """Training was told to end (SIGTERM); what was done is saved, where it had begun.
+    """Training was told to end (SIGTERM); what was done is saved, if it had begun.
 
     Args:
-        directory: The run that can be gone on with; None where none had begun.
+        directory: The run that can be resumed; None if none had begun.
     """
 
     def __init__(self, directory: Path | None = None) -> None:

@@ -36,7 +36,7 @@ class Trainer:
     model: nn.Module
     loss: nn.Module
     optimizer: Optimizer | None
-    """None where the stage has no epochs."""
+    """None if the stage has no epochs."""
     schedule: Schedule
     loader: Batches
     epochs: int
@@ -50,7 +50,7 @@ class Trainer:
     sample_ids: Tensor = field(
         default_factory=lambda: torch.empty(0, dtype=torch.int64)
     )
-    """Of the batch under way, on this process."""
+    """Sample ids of the batch under way, on this process."""
 
     def fit(
         self,

@@ -72,7 +72,7 @@ class Recorder:
 
     @property
     def trainer(self) -> Trainer:
-        """Of the stage under way."""
+        """Trainer of the stage under way."""
         assert self._trainer is not None
         return self._trainer
 
@@ -80,7 +80,7 @@ class Recorder:
         """Record a stage, from where its checkpoint is or from its beginning.
 
         Args:
-            trainer: Of the stage that begins.
+            trainer: Trainer of the stage that begins.
             is_resumed: Whether to fill it from the checkpoint.
         """
         self._trainer = trainer
@@ -88,11 +88,11 @@ class Recorder:
             self._restore()
         self.epochs_done = trainer.epochs_done
         self.write_facts("running")
-        self.fabric.barrier()  # none goes on before all have read the checkpoint
+        self.fabric.barrier()  # none continues before all have read the checkpoint
 
     @contextmanager
     def tensorboard(self) -> Iterator[None]:
-        """Open TensorBoard's event file while the block runs, where it is asked for."""
+        """Open TensorBoard's event file while the block runs, if it is asked for."""
         if not (self.config.train.tensorboard and self.fabric.is_global_zero):
             yield
             return
@@ -192,7 +192,7 @@ class Recorder:
             ]
         epochs = run.read_metrics(self.directory)
         skipped = [e["skipped_images"] for e in epochs if "skipped_images" in e]
-        if skipped:  # a loader counts from where it was begun
+        if skipped:  # a loader counts from where it was started
             facts["skipped_images"] = max(skipped)
         write_json(self.directory / run.FACTS, facts)
 

@@ -28,7 +28,7 @@ def check_sharding(config: RunConfig) -> None:
     if num_stages > 1 and not train.start_from:
         raise ValueError(
             f"`train.shard` needs a method of one stage, but {config.method_name} has "
-            f"{num_stages}. Train softmax with it, then go on from that run (--from)."
+            f"{num_stages}. Train softmax with it, then start from that run (--from)."
         )
 
 

@@ -28,11 +28,11 @@ class Mixed:
     images: Tensor
     labels: Tensor
     other_labels: Tensor | None = None
-    """Of the images blended in; None where none are."""
+    """Labels of the images blended in; None if none are."""
     share: float = 1.0
-    """What each image keeps of itself."""
+    """Share that each image keeps of itself."""
     all_labels: Tensor | None = None
-    """As `labels`, of all processes, where they are known."""
+    """Labels of all processes, if they are known."""
 
     def loss(self, loss: LossFunction, output: Tensor) -> Tensor:
         """Return the loss of what the model gave for the images."""
@@ -51,8 +51,8 @@ def mix(images: Tensor, labels: Tensor, alpha: float, *, num_parts: int = 1) -> 
         images: Shape (N, ...).
         labels: Shape (N,).
         alpha: :math:`\alpha`, not negative; towards infinity the halves are equal.
-        num_parts: Of a batch stacked from several samplers; images are blended with
-            those of their own part.
+        num_parts: Number of samplers that the batch is stacked from; images are
+            blended with those of their own part.
 
     Example:
         >>> mixed = mix(torch.eye(4), torch.arange(4), 1.0, num_parts=2)
@@ -87,9 +87,9 @@ def micro_batches(
 
     Args:
         mixed: This process's part of the batch.
-        count: How many pieces, fewer where there are not as many samples.
-        processes: Those that train together.
-        num_parts: Of a batch stacked from several samplers; pieces are stacked alike.
+        count: Number of pieces, fewer if there are not as many samples.
+        processes: The processes that train together.
+        num_parts: Number of samplers that the batch is stacked from, and each piece.
 
     Example:
         >>> mixed = Mixed(torch.zeros(5, 1), torch.arange(5))
@@ -144,7 +144,7 @@ def outputs_without_gradient(model: nn.Module, pieces: Sequence[Mixed]) -> Tenso
 
     Args:
         model: In training mode.
-        pieces: Of a batch.
+        pieces: Pieces of a batch.
     """
     before = [buffer.clone() for buffer in model.buffers()]
     device = pieces[0].images.device
@@ -163,7 +163,7 @@ def output_gradients(
 
     Args:
         loss_of: From logits (n, C) to a scalar.
-        logits: Of all pieces, shape (n, C).
+        logits: Logits of all pieces, shape (n, C).
         pieces: How many rows each has.
     """
     logits = logits.requires_grad_()
@@ -177,7 +177,7 @@ def _logits(output: Any) -> Tensor:
     if not isinstance(output, Tensor):
         raise ValueError(
             "`train.exact_accumulation` needs a network that gives logits alone in "
-            f"training, but this one gives {type(output).__name__}. Leave it out, or "
+            f"training, but this one gives {type(output).__name__}. Drop it, or "
             "take smaller batches."
         )
     return output
@@ -198,7 +198,7 @@ class StepSums:
     correct: int = 0
     images: int = 0
     images_read: int = 0
-    """More than `images` where batches are stacked."""
+    """More than `images` if batches are stacked."""
     is_stopped: bool = False
     """Whether any process is asked to stop."""
     is_preemption: bool = False
@@ -209,7 +209,7 @@ class StepSums:
 
         Args:
             loss: A scalar.
-            output: Of the network, with logits (N, C).
+            output: Output of the network, with logits (N, C).
             labels: Class indices; of stacked batches the first N are what counts.
         """
         logits = logits_of(output)
@@ -233,7 +233,7 @@ class StepSums:
 class DividedStep:
     """A step on a batch that several processes share, or read in pieces, or mixed.
 
-    It runs forward and backward, where the training loop does so in sight for a batch
+    It runs forward and backward; the training loop itself does so for a batch
     that one process reads whole; for such a batch both do the same.
     """
 
@@ -295,7 +295,7 @@ class DividedStep:
         return seen
 
     def mix(self, batch: Batch, number: int) -> Mixed:
-        """Return the batch on the device, blended where mixup is asked for."""
+        """Return the batch on the device, blended if mixup is on."""
         device, is_shared = self.fabric.device, self.processes.world_size > 1
         images, labels = batch.images.to(device), batch.labels.to(device)
         key = step_key(Stream.MIX, seed=self.seed, step=number)

@@ -49,8 +49,8 @@ def train(
     Args:
         config: What to train; `tailshift.load_recipe` makes one.
         output: The run directory, by default ``runs/RECIPE/METHOD-seedN``.
-        data_root: The folder that holds the data, where it is read from disk.
-        resume: Go on from the last checkpoint in ``output``.
+        data_root: The folder that holds the data, if it is read from disk.
+        resume: Resume from the last checkpoint in ``output``.
         force: Replace a run that is in ``output``.
         data: Take these splits instead of loading those that ``config`` names.
     """
@@ -82,7 +82,7 @@ def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
 
     Args:
         recorder: Has the model and the data; this process holds its directory.
-        is_resumed: Whether to go on with a run, or to begin one.
+        is_resumed: Whether to resume a run, or to begin one.
     """
     fabric, first = recorder.fabric, first_stage(recorder, is_resumed=is_resumed)
     fabric.barrier()
@@ -141,7 +141,7 @@ def train_stages(
 
 
 def anomalies(recorder: Recorder) -> AbstractContextManager[None]:
-    """Return what looks for NaN in the stage under way, where it is asked for."""
+    """Return what looks for NaN in the stage under way, if it is asked for."""
     if not recorder.config.train.detect_anomaly:
         return nullcontext()
     return detecting_anomalies(recorder.model, lambda: recorder.trainer.place)
@@ -252,13 +252,13 @@ def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> No
 
     Args:
         model: The network of the method's first stage.
-        config: Of the run that begins.
-        data: Its data.
+        config: Configuration of the run that begins.
+        data: Data of that run.
     """
     if len(config.method.stages()) < 2:
         raise ValueError(
             f"`train.start_from` (--from) is for methods of two stages, but "
-            f"{config.method_name} has one. Leave it out."
+            f"{config.method_name} has one. Drop it."
         )
     source = Path(config.train.start_from).expanduser()
     if source.is_dir():
@@ -371,7 +371,7 @@ def divided_step(
 
 
 def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Module:
-    """Return the loss of a stage, under smoothed labels where they are asked for.
+    """Return the loss of a stage, under smoothed labels if they are asked for.
 
     Args:
         config: Configuration of the run.
