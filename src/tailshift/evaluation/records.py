@@ -121,7 +121,7 @@ class Record:
     brier: float = math.nan
     """Brier score."""
     nll: float = math.nan
-    """Negative log-likelihood; infinite where a label had probability 0."""
+    """Negative log-likelihood; infinite if a label had probability 0."""
     sampling: Sampling = "first"
     """How the test set was drawn."""
     num_subsets: int = 1
@@ -147,11 +147,11 @@ def evaluate(
     repeats: int = 10,
     seed: int = 0,
 ) -> list[Record]:
-    r"""Return a raw record for each target and, where possible, a compensated one.
+    r"""Return a raw record for each target and, if possible, a compensated one.
 
     For each target the first :math:`n_c` test samples of each class are taken, and
     :math:`p_t(c) = n_c / \sum_j n_j`. The compensated record is that of
-    :func:`~tailshift.compensation.post_compensate` with this prior; it is there where
+    :func:`~tailshift.compensation.post_compensate` with this prior; it is there if
     ``predictions.trained_prior`` is. Group accuracies and the order of ``forward`` and
     ``backward`` need ``predictions.source_counts``. With neither, the one record
     is the raw one of the test set as it is. ``pandas.DataFrame(evaluate(predictions))``
@@ -159,7 +159,7 @@ def evaluate(
     empty, or a mapping for random subsets.
 
     Args:
-        predictions: Logits and labels of a test set. Where its classes differ in size,
+        predictions: Logits and labels of a test set. If its classes differ in size,
             the named targets start from the smallest: further samples go unused.
         targets: Names of :class:`~tailshift.targets.Shift`, files of
             counts, or ``"as_is"``: the whole test set, raw, as its prior is not known
@@ -282,5 +282,5 @@ def _fields(scores: Mapping[str, float]) -> dict[str, Any]:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """Return the deviation (n − 1); NaN where a value is NaN or infinite."""
+    """Return the deviation (n − 1); NaN if a value is NaN or infinite."""
     return stdev(values) if all(map(math.isfinite, values)) else math.nan

@@ -57,7 +57,7 @@ def result_rows(
     if not run.is_finished:
         raise ValueError(
             f"{run.directory} is not finished: only finished runs become results. "
-            f"Go on with `tailshift train --resume --output {run.directory}`."
+            f"Resume with `tailshift train --resume --output {run.directory}`."
         )
     if records is None:
         records = evaluate(run.predictions("test"), targets)
@@ -184,7 +184,7 @@ def _setting(key: str, value: Any) -> str:
 
 
 def read_results(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a results file; none where there is no file."""
+    """Return the rows of a results file; none if there is no file."""
     if not path.is_file():
         return []
     try:
@@ -210,7 +210,7 @@ def add_results(path: Path, rows: Iterable[dict[str, str]]) -> None:
     """Add rows to a results file; those with the same key are replaced.
 
     Args:
-        path: The CSV file, made where it is missing.
+        path: The CSV file, made if it is missing.
         rows: From `result_rows`.
     """
     table = {_key(row): row for row in read_results(path)}

@@ -54,9 +54,9 @@ def draw_test_set(
         target: Name, file or counts.
         labels: :math:`y` of the test set, shape (N,).
         class_counts: Training images of each class, shape (C,).
-        sampling: Which of the three ways.
+        sampling: One of the three ways.
         repeats: :math:`R`, how many random subsets; the other ways have one.
-        seed: Of the random subsets.
+        seed: Seed for the random subsets.
         class_names: One a class, for targets and files that name classes.
 
     Example:

@@ -20,7 +20,7 @@ class Summary:
     """Mean score of the logits as they are."""
     raw_sd: float
     """Standard deviation over runs (n − 1 in the denominator); 0 for one run, or over
-    its random subsets where it has several."""
+    its random subsets if it has several."""
     compensated_mean: float
     """Mean score after compensation to the target; NaN without it."""
     compensated_sd: float
@@ -50,7 +50,7 @@ def summarise(
     Args:
         records: For each method's display name, one list of records per run; the runs
             of a method must cover the same targets.
-        metric: Which score of the records.
+        metric: Score of the records to summarise.
 
     Example:
         >>> nan = float("nan")
