@@ -75,7 +75,7 @@ def test_figures__of_logits_without_priors(tailshift: Command) -> None:
     lines = result.err.splitlines()
     assert lines[0].startswith("note: a.npz does not say which prior")
     assert lines[2] == (
-        "note: class_counts is left out: the runs do not say how many training images "
+        "note: class_counts is skipped: the runs do not say how many training images "
         "each class has."
     )
     assert len(lines) == 4

@@ -169,7 +169,7 @@ def report_run(run: Run, split: str = "test", *, title: str = "") -> ReportRun:
 
     Args:
         run: A run with predictions.
-        split: Which predictions.
+        split: Split of the predictions, ``"val"`` or ``"test"``.
         title: Title of its method; by default the method's own.
     """
     method = run.config.method

@@ -76,7 +76,7 @@ def method_styles(keys: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 def line_style(
     colour: str, symbol: str, is_compensated: bool, with_markers: bool = True
 ) -> dict[str, object]:
-    """Return a trace's look: dashed and open where raw, solid where compensated."""
+    """Return a trace's look: dashed and open if raw, solid if compensated."""
     return {
         "mode": "lines+markers" if with_markers else "lines",
         "line": {

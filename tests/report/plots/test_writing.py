@@ -74,10 +74,10 @@ def test_write_figures__leaves_out_what_cannot_be_drawn(tmp_path: Path) -> None:
     assert names == ["average_probability", "class_logits", "reliability"]
     reason = "the runs do not say how many training images each class has."
     assert notes == [
-        "accuracy_change is left out: compensation to uniform changes no answer of "
+        "accuracy_change is skipped: compensation to uniform changes no answer of "
         "the runs.",
-        f"class_counts is left out: {reason}",
-        f"target_shift is left out: {reason}",
+        f"class_counts is skipped: {reason}",
+        f"target_shift is skipped: {reason}",
     ]
 
 

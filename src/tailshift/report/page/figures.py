@@ -29,7 +29,7 @@ _CHUNK = 4096  # test images that are held as float64 probabilities at a time
 
 
 def class_order(predictions: Predictions) -> Tensor:
-    """Return class ids by training count, descending; by id where it is unknown."""
+    """Return class ids by training count, descending; by id if it is unknown."""
     if predictions.source_counts is None:
         return torch.arange(predictions.num_classes)
     return predictions.source_counts.argsort(descending=True, stable=True)

@@ -64,7 +64,7 @@ def metric_table(summaries: Sequence[Summary]) -> str:
         f"All metrics, target {plain(tables.target_label(target))}",
         f"In %, {_spread(rows)}. All, many (more than 100 training images), "
         "medium (20 to 100) and few (fewer than 20) are accuracies over those "
-        f"classes; {NOTHING} where there is no such class.",
+        f"classes; {NOTHING} if there is no such class.",
         ["Method", *head],
         body,
     )

@@ -61,7 +61,7 @@ def fit(
 ) -> tuple[list[ReportRun], list[Tensor], list[str]]:
     """Return the runs that fit, the test images of each, and sentences on what was cut.
 
-    Where all runs are too many, the first of each method is kept; where these are too
+    If all runs are too many, the first of each method is kept; if these are too
     large still, as many test images of each class as there is room for.
     """
     num_classes = runs[0].predictions.num_classes
@@ -99,7 +99,7 @@ def _too_large(num_classes: int) -> str:
 def stratified_sample(labels: Tensor, num_classes: int, size: int) -> Tensor:
     """Return at most ``size`` rows, as many of each class as there are or fit.
 
-    The rows are drawn at random with a fixed seed, and ascend; none are returned where
+    The rows are drawn at random with a fixed seed, and ascend; none are returned if
     one of each class would be too many.
 
     Args:
@@ -188,5 +188,5 @@ def _what_is_unknown(runs: Sequence[ReportRun]) -> list[str]:
     missing = int((tested == 0).sum())
     if missing:
         classes = "1 class" if missing == 1 else f"{missing:,} classes"
-        notes.append(f"Left out of every target: {classes} without test images.")
+        notes.append(f"Skipped in every target: {classes} without test images.")
     return notes

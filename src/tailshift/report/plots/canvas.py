@@ -77,9 +77,9 @@ def new_panels(
 
     Args:
         num_panels: At least one. A single one is as wide as a column.
-        height: Of one panel, in inches.
+        height: Height of one panel, in inches.
         max_columns: Panels side by side.
-        width: Of one panel likewise; by default several fill the page.
+        width: Width of one panel, in inches; by default several fill the page.
     """
     rows = -(-num_panels // max_columns)
     columns = -(-num_panels // rows)
@@ -138,7 +138,7 @@ def as_text(name: str, limit: int = MAX_METHOD_NAME) -> str:
     name = printable(name)
     if len(name) > limit:
         name = name[: limit - 1] + "…"
-    # A name in a legend that begins with an underscore would be left out.
+    # A name in a legend that begins with an underscore would be skipped.
     return name.replace("$", r"\$").replace("_", " _", 1 if name[:1] == "_" else 0)
 
 

@@ -18,7 +18,7 @@ from tailshift.report.runs import ReportRun, by_method
 
 @dataclass(frozen=True, eq=False)
 class ClassLogits:
-    """Mean and standard deviation of each class's logit; NaN where no sample is."""
+    """Mean and standard deviation of each class's logit; NaN if no sample is."""
 
     positive_mean: Tensor
     """Over the samples of the class, float64, shape (C,)."""
@@ -31,7 +31,7 @@ class ClassLogits:
 def class_logits(predictions: Sequence[Predictions]) -> ClassLogits:
     r"""Return how :math:`f(x)[c]` is distributed for x of class c, and for all others.
 
-    Where classes can be told apart, LADER's optimum is :math:`\log C` for positive
+    If classes can be told apart, LADER's optimum is :math:`\log C` for positive
     samples ([hong2021] Eq. 21). The deviation is that of the samples at hand (n).
 
     Args:

@@ -29,7 +29,7 @@ class Reliability:
     shares: Tensor
     """Each bin's part of the samples' weight, sums to 1, shape (M,)."""
     confidence: Tensor
-    """Mean highest probability in each bin; NaN where it is empty, shape (M,)."""
+    """Mean highest probability in each bin; NaN if it is empty, shape (M,)."""
     accuracy: Tensor
     """Share of right answers likewise, shape (M,)."""
     ece: float

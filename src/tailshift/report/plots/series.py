@@ -63,7 +63,7 @@ def _changes(of_seeds: Sequence[Predictions], target: str) -> bool:
 def weigh_samples(predictions: Predictions, target: str) -> TestSet:
     r"""Return :math:`p_t` and the weight :math:`p_t(y)/n_y` of every test sample.
 
-    On the uniform target each class weighs the same, which is the plain mean where
+    On the uniform target each class weighs the same, which is the plain mean if
     the test set is balanced.
     """
     p = predictions

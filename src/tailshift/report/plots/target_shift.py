@@ -14,7 +14,7 @@ from tailshift.report.plots import canvas
 
 @dataclass(frozen=True)
 class ShiftCurve:
-    """One line of the figure; accuracies are fractions, NaN where there is none."""
+    """One line of the figure; accuracies are fractions, NaN if there is none."""
 
     name: str
     method: str

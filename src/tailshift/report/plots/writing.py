@@ -65,7 +65,7 @@ def write_figures(
 
     Args:
         runs: Runs on the same classes; those that differ only in the seed are averaged.
-        folder: Made where it is missing.
+        folder: Folder to write to; made if it is missing.
         figures: Names of ``FIGURES``; by default all of them.
         target: What ``reliability`` and ``accuracy_change`` compensate to.
         overwrite: Replace files that exist; otherwise nothing is written if one does.
@@ -78,7 +78,7 @@ def write_figures(
     for name in dict.fromkeys(map(check_figure, figures or FIGURES)):
         reason = _lacking(name, runs, target)
         if reason:
-            announce(f"{name} is left out: {reason}")
+            announce(f"{name} is skipped: {reason}")
         else:
             chosen[name] = figure_paths(Path(folder), name)
     for path in (path for paths in chosen.values() for path in paths):
