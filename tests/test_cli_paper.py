@@ -160,7 +160,7 @@ def test_reproduce__goes_on_after_an_interruption(
     assert result == (
         130,
         "training inaturalist2018_balanced_softmax with seed 0 (1 of 3)\n",
-        "interrupted: the same command goes on where this one stopped.\n",
+        "interrupted: the same command resumes where this one stopped.\n",
     )
 
 
@@ -220,7 +220,7 @@ def test_tune__goes_on_after_an_interruption(
     result = tailshift(*TUNE, *GRID)
     assert result.code == 130
     assert result.err == (
-        "interrupted: the same command goes on where this one stopped.\n"
+        "interrupted: the same command resumes where this one stopped.\n"
     )
     assert not Path("search/tuning.csv").exists()
     result = tailshift(*TUNE, *GRID)

@@ -81,7 +81,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 (scikit-learn's name)
-        """Train, and calibrate on folds left out; y are labels of any kind."""
+        """Train, and calibrate on held-out folds; y are labels of any kind."""
         self._check_settings()
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
@@ -125,7 +125,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def adapt(self, X: Any) -> Self:  # noqa: N803
         """Estimate the class mix of unlabelled data and answer for it from now on.
 
-        Where the data do not support an estimate the source prior is kept;
+        If the data do not support an estimate, the source prior is kept;
         ``adaptation_.reason`` says why.
 
         Args:
@@ -208,7 +208,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             )
 
     def _folds(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return each sample's fold; a class's only sample is never left out."""
+        """Return each sample's fold; a class's only sample is never held out."""
         order = np.random.default_rng(self.random_state).permutation(len(labels))
         by_class = order[np.argsort(labels[order], kind="stable")]
         folds = np.empty(len(labels), np.int64)
@@ -275,7 +275,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         )
 
     def _follow_features(self) -> None:
-        """Say of the features what the clones say, where they say it."""
+        """Say of the features what the clones say, if they say it."""
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -286,7 +286,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 def _parts(
     folds: NDArray[np.int64],
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the samples that each clone sees, and those left out of it."""
+    """Yield the samples that each clone sees, and those held out."""
     numbers = np.unique(folds[folds != ALWAYS_TRAINED])
     if not len(numbers):
         yield np.arange(len(folds)), np.arange(0)

@@ -263,7 +263,7 @@ def test_train_jobs__stops_when_interrupted(
     with pytest.raises(KeyboardInterrupt) as stop:
         train_jobs(_plan(tmp_path).missing)
     assert str(stop.value) == (
-        "interrupted: the same command goes on where this one stopped."
+        "interrupted: the same command resumes where this one stopped."
     )
 
 

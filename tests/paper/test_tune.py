@@ -102,7 +102,7 @@ def test_tune__goes_on_after_an_interruption(
     with pytest.raises(KeyboardInterrupt) as stop:
         tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
     assert str(stop.value) == (
-        "interrupted: the same command goes on where this one stopped."
+        "interrupted: the same command resumes where this one stopped."
     )
     monkeypatch.setattr(module, "train", train)
     tuning = tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])

@@ -25,13 +25,13 @@ class Comparison:
     row: str
     column: str
     ours_mean: float
-    """Mean over the seeds there are; NaN where there is none."""
+    """Mean over the seeds there are; NaN if there is none."""
     ours_sd: float
     """Standard deviation over seeds (n − 1); 0 for one seed, NaN for none."""
     num_seeds: int
     """Runs behind the mean; 0 for what needs no run (Tables 1 and 7)."""
     paper: float
-    """The printed number; NaN where none is printed."""
+    """The printed number; NaN if none is printed."""
     quantity: Quantity = "percent"
     """How the numbers are written: 45.4, 0.148, 10,847 or 0.005."""
     decimals: int = 1
@@ -43,7 +43,7 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """Ours − the paper's, in points where both are in percent."""
+        """Ours − the paper's, in points if both are in percent."""
         return self.ours_mean - self.paper
 
 
@@ -94,7 +94,7 @@ def compare_data_sets(configs: Mapping[str, RunConfig]) -> list[Comparison]:
     """Return Table 1, with a row for each of CIFAR-100-LT's imbalance ratios.
 
     Args:
-        configs: Those of LADE, by the recipe's name.
+        configs: Configurations of LADE, by the recipe's name.
     """
     cells = []
     for number in paper_table(1).numbers:
@@ -133,7 +133,7 @@ def compare_settings(configs: Mapping[str, RunConfig]) -> list[Comparison]:
     """Return Table 7: the settings of the recipes.
 
     Args:
-        configs: Those of LADE, by the recipe's name.
+        configs: Configurations of LADE, by the recipe's name.
     """
     cells = []
     for number in paper_table(7).numbers:

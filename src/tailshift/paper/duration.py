@@ -96,7 +96,7 @@ def num_steps(config: RunConfig, shape: DataShape) -> int:
 def seconds_per_step(config: RunConfig, shape: DataShape) -> float:
     """Return the seconds of one training step, measured.
 
-    The batch grows from a few images to the recipe's share of one process. Where a step
+    The batch grows from a few images to the recipe's share of one process. If a step
     takes long before, as large networks do without a GPU, its time is scaled up.
     """
     whole = math.ceil(

@@ -21,7 +21,7 @@ class PaperNumber:
     column: str
     """What is measured, or on which data."""
     value: float
-    """The number, ``186K`` as 186 000; NaN where several are printed."""
+    """The number, ``186K`` as 186 000; NaN if several are printed."""
     text: str
     """The number as it is printed."""
     note: str
@@ -151,7 +151,7 @@ class Panel:
     title: str
     recipe: str
     alpha: float | None = None
-    """LADE's α where it is not the recipe's."""
+    """LADE's α if it is not the recipe's."""
 
 
 @dataclass(frozen=True)

@@ -339,7 +339,7 @@ def one_a_seed(runs: Iterable[Run]) -> list[Run]:
 
 
 def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job:
-    """Return a missing run; one that was begun there resumes as it was begun.
+    """Return a missing run; one that was started there resumes with its own settings.
 
     Args:
         recipe: What to train.

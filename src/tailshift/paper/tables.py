@@ -79,7 +79,7 @@ def number_format(cell: Comparison) -> str:
 
 
 def number_text(value: float, style: str, nothing: str = NOTHING) -> str:
-    """Return a number as text; what stands for nothing where it is NaN."""
+    """Return a number as text; what stands for nothing if it is NaN."""
     return nothing if math.isnan(value) else format(value, style)
 
 
@@ -127,7 +127,7 @@ def _best(comparisons: Sequence[Comparison]) -> set[tuple[Comparison, bool]]:
 
 
 def _whose(cells: Sequence[Comparison]) -> str:
-    """Return "ours" with the number of seeds, where there are any."""
+    """Return "ours" with the number of seeds, if there are any."""
     numbers = {cell.num_seeds for cell in cells if not math.isnan(cell.ours_mean)}
     if numbers <= {0}:
         return "ours"
@@ -188,8 +188,8 @@ def comparison_table(
 ) -> Table:
     """Return a table for the terminal: ours and the paper's below each other.
 
-    The best of each column is bold, where the rows are methods. Where that is too wide
-    for 80 characters, deviations get a line of their own and differences are left out.
+    The best of each column is bold, if the rows are methods. If that is too wide
+    for 80 characters, deviations get a line of their own and differences are dropped.
 
     Args:
         comparisons: The cells of one table, row by row.

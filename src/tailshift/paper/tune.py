@@ -52,7 +52,7 @@ class Trial:
     alpha: float
     lam: float
     score: float
-    """In [0, 1], higher is better; NaN where training diverged."""
+    """In [0, 1], higher is better; NaN if training diverged."""
 
     def __str__(self) -> str:
         score = "diverged" if math.isnan(self.score) else f"{100 * self.score:.1f} %"
@@ -73,7 +73,7 @@ class Journal:
     """A grid search in a journal file; one process at a time works on it.
 
     Args:
-        path: The file; it is begun where there is none.
+        path: The file; it is made if there is none.
         grid: Values of ``alpha`` and of ``lam``.
         config: What is searched for, ready for JSON: a journal that was started with
             another one is refused.
@@ -193,7 +193,7 @@ GRID = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 JOURNAL = "journal.log"
 """Optuna's record of the search."""
 
-INTERRUPTED = "interrupted: the same command goes on where this one stopped."
+INTERRUPTED = "interrupted: the same command resumes where this one stopped."
 
 
 @dataclass(frozen=True)
@@ -219,14 +219,14 @@ def tune(
 ) -> Tuning:
     """Train every setting of the grid; return the scores and the best setting's run.
 
-    Where the data has no validation split, a tenth of the training images of each
+    If the data has no validation split, a tenth of the training images of each
     class is held out, and the best setting is trained again on all. The search is kept
-    in ``output/journal.log``: after an interruption the same call goes on with it.
+    in ``output/journal.log``: after an interruption the same call resumes it.
 
     Args:
         config: A recipe of LADE.
         output: The folder of the search.
-        data_root: The folder that holds the data, where it is read from disk.
+        data_root: The folder that holds the data, if it is read from disk.
         alphas: Values of α.
         lams: Values of λ.
         announce: Told of each setting, before and after.
@@ -290,7 +290,7 @@ def with_setting(
 def validation_score(predictions: Predictions) -> float:
     """Return the mean accuracy over the classes, compensated to the uniform prior.
 
-    Higher is better, in [0, 1]; classes without a sample are left out.
+    Higher is better, in [0, 1]; classes without a sample are skipped.
 
     Example:
         >>> f = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.6, 0.0]])

@@ -22,12 +22,12 @@ from tailshift.serving import images
 
 @dataclass(frozen=True, eq=False)
 class Unlabelled:
-    """Logits of target data; labels only where somebody has them, to judge by.
+    """Logits of target data; labels only if they are known, to judge by.
 
     Attributes:
         logits: Shape (N, C), of the same model as the held-out ones.
         labels: Shape (N,), or None.
-        trained_prior: The prior that the logits carry, where their file says so.
+        trained_prior: The prior that the logits carry, if their file says so.
         broken: Why images could not be read, by their paths, if it was images.
     """
 
@@ -39,12 +39,12 @@ class Unlabelled:
 
 @dataclass(frozen=True, eq=False)
 class ShiftReport:
-    """An adaptation, and what each choice of prior is worth where labels tell.
+    """An adaptation, and what each choice of prior is worth, if there are labels.
 
     Attributes:
         adaptation: What was found.
         source_prior: :math:`p_s`, which no adaptation answers for, shape (C,).
-        true_prior: The share of each class among the labels, where there are any.
+        true_prior: The share of each class among the labels, if there are any.
         accuracies: In percent, by name; empty without labels.
         class_names: One a class.
         num_held_out: How many labelled samples were calibrated on.
@@ -152,7 +152,7 @@ def _read_npy(path: Path) -> Tensor:
 def estimate_shift(
     held_out: Predictions, unlabelled: Unlabelled, *, with_interval: bool = False
 ) -> ShiftReport:
-    """Estimate the target prior of unlabelled logits, and judge it where labels tell.
+    """Estimate the target prior of unlabelled logits, and judge it if there are labels.
 
     Args:
         held_out: Labelled source data of the same model.

@@ -58,7 +58,7 @@ class ServedModel(nn.Module):
 
         Args:
             images: uint8 pixels, shape (N, channels, H, W).
-            target_prior: Where none is built in: shares or counts, float32, (C,).
+            target_prior: Shares or counts, if none is built in, float32, (C,).
         """
         ratio = self.log_ratio
         if target_prior is not None:
@@ -133,7 +133,7 @@ def export_onnx(
 
     Args:
         run: A finished run.
-        path: Where to; replaced where it exists.
+        path: File to write; replaced if it exists.
         target_prior: :math:`p_t` to build in: a vector (C,), a name (``"uniform"`` …)
             or a file; None makes it the second input.
 

@@ -115,7 +115,7 @@ class _Load:
         self._is_grey = facts.in_channels == 1
 
     def __call__(self, i: int) -> Tensor | None:
-        """Return the image (c, H, W), or None where it is broken."""
+        """Return the image (c, H, W), or None if it is broken."""
         try:
             pixels = self._prepare(load_image(self._files, i))
         except BrokenImageError as error:
