@@ -2,7 +2,7 @@
 # Trains on two machines with four GPUs each; submit with `sbatch docs/slurm.sh`.
 # Every process has a GPU. After a pre-emption or at the time limit the run is saved,
 # its processes end with exit code 75, and the job is put back into the queue, from
-# where it goes on. SLURM_NTASKS_PER_NODE must be set: it says how many there are.
+# where it resumes. SLURM_NTASKS_PER_NODE must be set: it says how many there are.
 #SBATCH --job-name=tailshift
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=4

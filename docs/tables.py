@@ -37,13 +37,13 @@ PRINTED = {
     "sade": "49.8 (its own paper)",
 }
 """The methods in the order of tables, with the accuracy on the uniform test set after
-200 epochs as printed: the paper's, or an independent re-run's where it has none."""
+200 epochs as printed: the paper's, or an independent re-run's if it has none."""
 
 Rows = list[dict[str, str]]
 
 
 def read(name: str) -> Rows:
-    """Return the rows of a results file; none where there is no such file."""
+    """Return the rows of a results file; none if there is no such file."""
     path = ROOT / "results" / f"{name}.csv"
     if not path.is_file():
         return []

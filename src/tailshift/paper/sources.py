@@ -37,7 +37,7 @@ BENCHMARKS = {
 ABLATIONS = {"LADE": "lade", "λ = 0": "lade_lambda0", "α = 0": "lade_alpha0"}
 _SHIFTED, _CALIBRATION = (6, 9), (10, 11)  # numbers of tables
 UNPRINTED = "PC Causal Norm", "PC Balanced Softmax"
-"""Rows that Tables 10 and 11 leave out."""
+"""Rows that Tables 10 and 11 do not have."""
 
 
 @dataclass(frozen=True)
