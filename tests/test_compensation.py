@@ -203,7 +203,7 @@ class TestPostCompensated:
             self._model().set_target_prior("backward:10")
         assert str(error.value) == (
             "Target 'backward:10' follows the training counts, which are not known "
-            "here. Give `source_counts`, or take 'uniform' or a file of counts."
+            "here. Give `source_counts`, or use 'uniform' or a file of counts."
         )
 
     def test_state_dict_restores_both_priors(self):

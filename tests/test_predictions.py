@@ -219,7 +219,7 @@ def test_half__refuses_what_would_overflow():
         (
             {"class_names": (0, 1, 2)},
             TypeError,
-            "`class_names` must be strings, one a class.",
+            "`class_names` must be strings, one per class.",
         ),
     ],
 )

@@ -203,8 +203,8 @@ def test_fit__a_class_of_one_sample_is_never_held_out() -> None:
         model = _model().fit(x, y)
     assert str(caught[0].message) == (
         "1 of 3 classes have a single sample (the first: 2), which is trained "
-        "on and never held out; what is calibrated and estimated of them rests on the "
-        "model's word."
+        "on and never held out; what is calibrated and estimated of them relies on the "
+        "model's own probabilities."
     )
     assert all(2 in e.classes_ for e in model.estimators_)
     assert np.isfinite(model.predict_proba(x)).all()

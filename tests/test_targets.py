@@ -142,39 +142,39 @@ def test_read_counts__missing_file(tmp_path):
         (
             "a.txt",
             b"3\n-4\n",
-            "PATH must hold numbers >= 0, one a class, but holds '-4'.",
+            "PATH must hold numbers >= 0, one per class, but holds '-4'.",
         ),
         (
             "a.txt",
             b"3\n\n4\n",
-            "PATH must hold numbers >= 0, one a class, but holds ''.",
+            "PATH must hold numbers >= 0, one per class, but holds ''.",
         ),
         (
             "a.txt",
             b"count\n4\n",
-            "PATH must hold numbers >= 0, one a class, but holds 'count'.",
+            "PATH must hold numbers >= 0, one per class, but holds 'count'.",
         ),
         (
             "a.csv",
             b"class,count\nkea,4\nkiwi\n",
-            "PATH must hold a number a class, or each class and its number, but does "
+            "PATH must hold a number per class, or each class and its number, but does "
             "not.",
         ),
         (
             "a.json",
             b"[3, true]",
-            "PATH must hold numbers >= 0, one a class, but holds True.",
+            "PATH must hold numbers >= 0, one per class, but holds True.",
         ),
         (
             "a.json",
             b"[3, NaN]",
-            "PATH must hold numbers >= 0, one a class, but holds nan.",
+            "PATH must hold numbers >= 0, one per class, but holds nan.",
         ),
         ("a.txt", b"0\n0\n", "PATH must not hold 0 for every class."),
         (
             "a.csv",
             b"count\n",
-            "PATH must hold a number a class, or each class and its number, but does "
+            "PATH must hold a number per class, or each class and its number, but does "
             "not.",
         ),
         (
@@ -266,7 +266,7 @@ def test_as_target_prior__a_name_goes_before_an_id():
         (
             "source",
             "Target 'source' follows the training counts, which are not known here. "
-            "Give `source_counts`, or take 'uniform' or a file of counts.",
+            "Give `source_counts`, or use 'uniform' or a file of counts.",
         ),
         (
             "tweak:keA:0.5",
@@ -327,8 +327,8 @@ def test_target_counts__a_tweak_that_cannot_be_drawn():
     with pytest.raises(ValueError, match="tweak") as error:
         target_counts("tweak:0:0.9", [9, 5, 1], 4)
     assert str(error.value) == (
-        "Target 'tweak:0:0.9' leaves class 1 less than one sample where the largest "
-        "class has 4. Take the re-weighted way, which draws no samples "
+        "Target 'tweak:0:0.9' leaves class 1 less than one sample if the largest "
+        "class has 4. Use the re-weighted way, which draws no samples "
         "(sampling='reweighted')."
     )
     prior = exact_prior("tweak:0:0.9", [9, 5, 1], 4)

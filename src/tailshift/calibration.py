@@ -172,7 +172,7 @@ class TemperatureScaling(Scaling):
 
 @CALIBRATORS.register("bcts")
 class BiasCorrectedTemperatureScaling(Scaling):
-    r"""One temperature and a bias a class, :math:`f / T + b_c` (BCTS) [alexandari2020].
+    r"""Temperature and a bias per class, :math:`f / T + b_c` (BCTS) [alexandari2020].
 
     The biases make the mean probability of each class that of the held-out labels,
     which estimating a prior by likelihood needs.
@@ -215,7 +215,7 @@ class BiasCorrectedTemperatureScaling(Scaling):
 
 @CALIBRATORS.register("vector")
 class VectorScaling(Scaling):
-    r"""A scale and a bias a class, :math:`e^{a_c} \log p_c + b_c` [guo2017].
+    r"""A scale and a bias per class, :math:`e^{a_c} \log p_c + b_c` [guo2017].
 
     It works on log probabilities, so that a constant added to a row changes nothing,
     and keeps every scale positive.

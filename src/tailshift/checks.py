@@ -149,13 +149,13 @@ def check_counts(
 
 
 def check_names(class_names: Iterable[str], num_classes: int) -> tuple[str, ...]:
-    """Return one name a class; ``"class 0"`` … if there are none."""
+    """Return one name per class; ``"class 0"`` … if there are none."""
     names = [] if class_names is None else class_names
     names = [names] if isinstance(names, str) else list(names)
     if not names:
         return tuple(f"class {c}" for c in range(num_classes))
     if not all(isinstance(name, str) for name in names):
-        raise TypeError("`class_names` must be strings, one a class.")
+        raise TypeError("`class_names` must be strings, one per class.")
     if len(names) != num_classes:
         raise ValueError(
             f"`class_names` has {len(names)} names but `logits` has {num_classes} "

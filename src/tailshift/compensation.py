@@ -142,7 +142,7 @@ class PostCompensated(nn.Module):
         estimator: What :meth:`adapt` estimates with, unless it is given another.
         source_counts: Training images of each class, shape (C,), for names that follow
             them.
-        class_names: One a class, for names and files that name classes.
+        class_names: One per class, for names and files that name classes.
 
     Example:
         >>> model = PostCompensated(
@@ -206,7 +206,7 @@ class PostCompensated(nn.Module):
             estimator: Anything with ``estimate(logits)``, fitted on held-out logits of
                 the same model: :class:`~tailshift.estimators.MAPEstimator` and its
                 like. Without one, and without one from the constructor, the model's
-                own probabilities are taken at their word, with a warning.
+                own probabilities are used as they are, with a warning.
 
         Returns:
             The module itself; ``target_prior`` is what was found.

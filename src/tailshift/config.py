@@ -105,7 +105,7 @@ class OptimConfig(_Section):
         if self.nesterov and self.momentum == 0:
             raise ValueError(
                 "`optim.nesterov` needs `optim.momentum` > 0, but it is 0. "
-                "Leave `optim.nesterov` out, or set a momentum such as 0.9."
+                "Drop `optim.nesterov`, or set a momentum such as 0.9."
             )
         return self
 
@@ -115,7 +115,7 @@ class TrainConfig(_Section):
 
     epochs: PositiveInt
     batch_size: PositiveInt
-    """Samples a step, over all processes."""
+    """Samples per step, over all processes."""
     drop_last: bool = False
     """Drop an epoch's last batch if it is not full."""
     sampler: str = "instance"

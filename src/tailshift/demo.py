@@ -33,7 +33,7 @@ def run_demo(
         output: A folder that does not exist yet.
         methods: Registered names.
         seeds: One run of each method for each.
-        announce: Told what is about to be trained.
+        announce: Called with a sentence before each training.
 
     Returns:
         The table's rows, and the path of the report.

@@ -140,7 +140,7 @@ class Predictions:
         labels: :math:`y`, int64, shape (N,); names of ``class_names`` are taken too.
         source_counts: :math:`n_y`, training images of each class, int64, shape (C,).
         trained_prior: The prior that the logits carry, float64, shape (C,).
-        class_names: One name a class; ``"class 0"`` … if none is given.
+        class_names: One name per class; ``"class 0"`` … if none is given.
 
     Example:
         >>> Predictions(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))

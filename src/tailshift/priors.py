@@ -265,15 +265,15 @@ def read_counts(
 ) -> Tensor:
     """Return the counts in a file, in the order of the class ids, int64, shape (C,).
 
-    One number a line (in a ``.csv``, the first line may be a heading) or in a ``.json``
-    a list, in the order of the class ids; or in any order with the class beside its
-    number, as two columns of a ``.csv`` or an object in a ``.json``. If not all
-    numbers are whole they are shares, and float64.
+    One number per line (in a ``.csv``, the first line may be a heading), or a list in a
+    ``.json``, in the order of the class ids; or in any order with the class beside its
+    number, as two columns of a ``.csv`` or an object in a ``.json``. If not all numbers
+    are whole, they are shares, and float64.
 
     Args:
         path: The file.
-        class_names: One a class. A class is given by its name, or by its id if no class
-            has that name.
+        class_names: One per class. A class is given by its name, or by its id if no
+            class has that name.
     """
     path = Path(path)
     rows = _read_rows(path)
@@ -282,13 +282,13 @@ def read_counts(
         rows, values = rows[1:], values[1:]  # a heading
     if {len(row) for row in rows} not in ({1}, {2}):
         raise ValueError(
-            f"{path} must hold a number a class, or each class and its number, but "
+            f"{path} must hold a number per class, or each class and its number, but "
             "does not."
         )
     if None in values:
         wrong = rows[values.index(None)][-1]
         raise ValueError(
-            f"{path} must hold numbers >= 0, one a class, but holds {wrong!r}."
+            f"{path} must hold numbers >= 0, one per class, but holds {wrong!r}."
         )
     if not any(values):
         raise ValueError(f"{path} must not hold 0 for every class.")
@@ -387,7 +387,7 @@ def write_prior(
     Args:
         path: File to write; it is replaced.
         prior: :math:`p_t`, shape (C,).
-        class_names: One a class.
+        class_names: One per class.
     """
     path, shares = Path(path), as_prior(prior, name="prior").tolist()
     rows: list[tuple[Any, ...]] = [(share,) for share in shares]

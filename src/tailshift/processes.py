@@ -172,7 +172,7 @@ class _Sum(Function):
 
 
 def is_sharded(value: Tensor) -> "TypeGuard[DTensor]":
-    """Say whether this process holds a share of a tensor alone."""
+    """Return whether this process holds a share of a tensor alone."""
     return hasattr(value, "full_tensor")
 
 

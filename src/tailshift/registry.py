@@ -189,7 +189,7 @@ def _first_line(entry: object) -> str:
 
 
 def is_registered(kind: str, name: str) -> bool:
-    """Say whether there is an entry of that kind and name."""
+    """Return whether there is an entry of that kind and name."""
     return any(name in registry for registry in _registries if registry.kind == kind)
 
 

@@ -221,7 +221,8 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             warnings.warn(
                 f"{int(single.sum())} of {len(counts)} classes have a single sample "
                 f"(the first: {name}), which is trained on and never held out; what "
-                "is calibrated and estimated of them rests on the model's word.",
+                "is calibrated and estimated of them relies on the model's own "
+                "probabilities.",
                 SingleSampleWarning,
                 stacklevel=3,
             )

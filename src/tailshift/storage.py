@@ -100,7 +100,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Say whether a path is named like a temporary folder of `atomic_write`."""
+    """Return whether a path is named like a temporary folder of `atomic_write`."""
     return re.fullmatch(rf"{re.escape(MARK)}[0-9a-f]{{32}}\.tmp", path.name) is not None
 
 

@@ -102,12 +102,12 @@ class Shift:
 
 
 def is_shift(name: str) -> bool:
-    """Say whether a name begins as that of a target does, rightly written or not."""
+    """Return whether a name begins as that of a target does, rightly written or not."""
     return name.partition(":")[0] in _FORMS
 
 
 def is_file(target: str | os.PathLike[str]) -> bool:
-    """Say whether a target is a file; a string that names a distribution is not."""
+    """Return whether a target is a file; a string that names a distribution is not."""
     if not isinstance(target, str):
         return True
     if is_shift(target):
@@ -165,7 +165,7 @@ def as_target_prior(
         num_classes: :math:`C`.
         source_counts: Training images of each class, shape (C,), for the targets that
             follow them: ``source``, ``forward`` and ``backward``.
-        class_names: One a class, for targets and files that name classes.
+        class_names: One per class, for targets and files that name classes.
 
     Example:
         >>> as_target_prior("backward:4", num_classes=3, source_counts=[9, 5, 1])
@@ -193,7 +193,7 @@ def class_order(
     if is_named and parse_target(str(target)).needs_order:
         raise ValueError(
             f"Target {target!r} follows the training counts, which are not known here. "
-            "Give `source_counts`, or take 'uniform' or a file of counts."
+            "Give `source_counts`, or use 'uniform' or a file of counts."
         )
     return torch.zeros(num_classes, dtype=torch.int64)
 
@@ -240,10 +240,10 @@ def target_counts(
             is are scaled down in proportion until they fit, and truncated.
         class_counts: Training images of each class, shape (C,): the order of
             ``forward`` and ``backward``.
-        per_class: :math:`M`, test samples that each class has: one number, or one a
+        per_class: :math:`M`, test samples that each class has: one number, or one per
             class. Names and shares start from the smallest; a name skips classes
             that have none.
-        class_names: One a class, for targets and files that name classes.
+        class_names: One per class, for targets and files that name classes.
 
     Example:
         >>> target_counts("backward:4", class_counts=[9, 1, 5], per_class=8)
@@ -264,7 +264,7 @@ def target_counts(
     if describe(target).startswith("tweak:") and lost.any():
         raise ValueError(
             f"Target {target!r} leaves class {int(lost.nonzero()[0])} less than one "
-            f"sample where the largest class has {int(counts.max())}. Take the "
+            f"sample if the largest class has {int(counts.max())}. Use the "
             "re-weighted way, which draws no samples (sampling='reweighted')."
         )
     return counts

@@ -49,13 +49,13 @@ def _change(path, **entries):
 
 @pytest.fixture
 def write_cifar100():
-    """Write 12 training and 2 test images a class; `order` shuffles the former."""
+    """Write 12 training and 2 test images per class; `order` shuffles the former."""
     return _write_cifar100
 
 
 @pytest.fixture
 def write_cifar10():
-    """Write 20 training and 4 test images a class."""
+    """Write 20 training and 4 test images per class."""
     return _write_cifar10
 
 

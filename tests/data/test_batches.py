@@ -78,5 +78,5 @@ def test_plan__start_batch_out_of_range(start):
     with pytest.raises(ValueError, match="start_batch") as error:
         _plan().epoch(0, start_batch=start)
     assert str(error.value) == (
-        f"`start_batch` must be in 0..6 (batches an epoch), but is {start}."
+        f"`start_batch` must be in 0..6 (batches per epoch), but is {start}."
     )

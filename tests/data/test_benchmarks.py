@@ -121,7 +121,7 @@ def test_load__other_counts_than_the_public_ones(tmp_path, write_benchmark):
     file.write_text("".join([*lines, "t/7/0.jpg 7\n"]))
     assert _load_message(ImageNetLT(), root) == (
         f"`{file}` must list 516 images of class 2 as the public list does, but lists "
-        "1. Fetch it again, or take a cut-down copy with data.check_counts=false."
+        "1. Fetch it again, or use a cut-down copy with data.check_counts=false."
     )
 
 

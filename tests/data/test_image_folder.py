@@ -108,7 +108,7 @@ def test_read__a_class_called_train(tmp_path, write_image):
             ("train/cat/1.jpg", "extra/cat/1.jpg"),
             (),
             "`{root}/extra` must be a split (train, val or test), because `{root}` has "
-            "a split train. Move it, or take the splits away.",
+            "a split train. Move it, or remove the splits.",
         ),
         (
             ("train/cat/1.jpg", "val/cat/1.jpg", "valid/cat/1.jpg"),

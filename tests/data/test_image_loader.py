@@ -211,7 +211,7 @@ def test_loader__a_batch_of_nothing_but_broken_images(split):
         list(_loader(tolerant, batch_size=1).epoch(0))
     assert str(error.value) == (
         "a batch must have an image that can be read, but none of its 1 can: "
-        f"`{split.images.root / '0.jpg'}` is missing. Fetch them again, or take larger "
+        f"`{split.images.root / '0.jpg'}` is missing. Fetch them again, or use larger "
         "batches."
     )
 

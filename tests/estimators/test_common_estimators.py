@@ -229,5 +229,6 @@ def test_fit__warns_of_classes_with_few_samples(estimator):
         estimator().fit(f, torch.tensor([0] * 9 + [1] * 3))
     assert str(caught[0].message) == (
         "`labels` has fewer than 5 samples of 2 of 3 classes (the fewest: class 2 with "
-        "0); what is estimated of these classes rests on the model's word."
+        "0); what is estimated of these classes relies on the model's own "
+        "probabilities."
     )

@@ -234,7 +234,7 @@ def test_evaluate__refuses_an_order_that_is_not_known():
         evaluate(_predictions(source_counts=None))
     assert str(error.value) == (
         "Target 'forward:50' follows the training counts, which are not known here. "
-        "Give `source_counts`, or take 'uniform' or a file of counts."
+        "Give `source_counts`, or use 'uniform' or a file of counts."
     )
 
 

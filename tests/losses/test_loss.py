@@ -147,7 +147,7 @@ def test_smoothed_loss__sums_where_a_module_of_another_base_does() -> None:
         smoothed_loss(CrossEntropyLoss(), f[None], y[None], [0.4, 0.3, 0.2, 0.1])
         for f, y in zip(LOGITS, LABELS, strict=True)
     ]
-    with pytest.raises(ValueError, match="one value a sample"):
+    with pytest.raises(ValueError, match="one value per sample"):
         smoothed_loss(own, LOGITS, LABELS, [0.4, 0.3, 0.2, 0.1])  # no closed form
     own.class_losses = CrossEntropyLoss().class_losses  # type: ignore[assignment] # one
     total = smoothed_loss(own, LOGITS, LABELS, [0.4, 0.3, 0.2, 0.1])

@@ -73,7 +73,7 @@ def test_soft_target_loss__says_what_is_wrong():
     with pytest.raises(ValueError, match=r"^`") as error:
         soft_target_loss(cross_entropy_loss, LOGITS, TARGETS)
     assert str(error.value) == (
-        "`loss` must give one value a sample, but gave shape () for 24. "
+        "`loss` must give one value per sample, but gave shape () for 24. "
         "Make it with reduction='none'."
     )
     with pytest.raises(TypeError) as kind:

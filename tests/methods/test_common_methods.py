@@ -100,7 +100,7 @@ def data() -> LongTailedData:
 def _stages(
     config: ts.RunConfig, data: LongTailedData
 ) -> Iterator[tuple[Classifier, nn.Module, int]]:
-    """Yield, for each stage that trains, network, loss and how many batches a step."""
+    """Yield network, loss and number of batches per step of each stage that trains."""
     fabric = build_fabric(config)
     model = new_model(config, data)
     features = SplitFeatures(fabric, model, data, config)

@@ -96,5 +96,5 @@ def test_build_backbone__pretrained_without_timm() -> None:
         build_backbone("resnet32", pretrained=True)
     assert str(error.value) == (
         "`pretrained` weights exist for timm models only, but `name` is 'resnet32'. "
-        "Leave `pretrained` out, or take a model such as 'timm:resnet50'."
+        "Drop `pretrained`, or use a model such as 'timm:resnet50'."
     )

@@ -59,7 +59,7 @@ def test_timm_backbone__features_are_no_vector() -> None:
         _feature_dim(nn.Identity(), "unpooled", torch.zeros(1, 3, 4, 4))
     assert str(error.value) == (
         "timm model 'unpooled' gives features of shape (1, 3, 4, 4) for one image, "
-        "but a backbone gives one vector. Take a classification model."
+        "but a backbone gives one vector. Use a classification model."
     )
 
 

@@ -232,7 +232,7 @@ def test_counts__can_be_pasted(page, text: str) -> None:
     [
         (
             "1 2 3",
-            "There must be 10 counts, one a class in the order of the class ids, "
+            "There must be 10 counts, one per class in the order of the class ids, "
             "but there are 3.",
         ),
         (

@@ -503,7 +503,7 @@ def test_train__exact_accumulation_needs_logits(
         ts.train(config, output=tmp_path / "run")
     assert str(error.value) == (
         "`train.exact_accumulation` needs a network that gives logits alone in "
-        "training, but this one gives ExpertOutput. Drop it, or take smaller "
+        "training, but this one gives ExpertOutput. Drop it, or use smaller "
         "batches."
     )
 

@@ -106,5 +106,5 @@ def test_check_sharding__half_precision_with_a_scaler(tiny_config: TinyConfig) -
         check_sharding(tiny_config("train.precision=16-mixed"))
     assert str(error.value) == (
         "`train.precision` must be one of 32-true, 64-true, bf16-mixed with "
-        "train.shard, but is '16-mixed'. Take 'bf16-mixed'."
+        "train.shard, but is '16-mixed'. Use 'bf16-mixed'."
     )

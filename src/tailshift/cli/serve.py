@@ -197,7 +197,7 @@ def _print_report(report: "ShiftReport") -> None:
 
 
 def _table(report: "ShiftReport") -> Table:
-    """Return shares in percent a class, and the accuracies if there are labels."""
+    """Return shares in percent per class, and the accuracies if there are labels."""
     found, columns = report.adaptation, _columns(report)
     table = Table(box=box.SIMPLE_HEAD, show_footer=bool(report.accuracies))
     table.add_column("class, share in %", footer="accuracy")

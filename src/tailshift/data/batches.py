@@ -100,7 +100,7 @@ class BatchPlan:
             )
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch, equal on all ranks."""
+        """Return the number of batches per epoch, equal on all ranks."""
         full, rest = divmod(len(self.labels), self.batch_size)
         return full if self.drop_last or not rest else full + 1
 
@@ -113,7 +113,7 @@ class BatchPlan:
         """
         if not 0 <= start_batch <= len(self):
             raise ValueError(
-                f"`start_batch` must be in 0..{len(self)} (batches an epoch), but is "
+                f"`start_batch` must be in 0..{len(self)} (batches per epoch), but is "
                 f"{start_batch}."
             )
         draws = self._draws(epoch)
@@ -150,7 +150,7 @@ class Loader(ABC):
         self.broken = {}
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch, equal on all ranks."""
+        """Return the number of batches per epoch, equal on all ranks."""
         return len(self.plan)
 
     @property
@@ -187,7 +187,7 @@ class Batches(Protocol):
     """What training reads: the batches of an epoch, from any batch on."""
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch, equal on all ranks."""
+        """Return the number of batches per epoch, equal on all ranks."""
 
     @property
     def num_broken(self) -> int | None:
@@ -224,7 +224,7 @@ class StackedLoader:
         return max((loader.num_broken for loader in self.loaders), key=lambda n: n or 0)
 
     def __len__(self) -> int:
-        """Return the number of batches an epoch."""
+        """Return the number of batches per epoch."""
         return len(self.loaders[0])
 
     def epoch(self, epoch: int, start_batch: int = 0) -> Iterator[Batch]:

@@ -191,6 +191,6 @@ def _check_counts(labels: Tensor, known: Tensor, file: Path) -> None:
         c = int((counts != known).nonzero()[0])
         raise ValueError(
             f"`{file}` must list {known[c]} images of class {c} as the public list "
-            f"does, but lists {counts[c]}. Fetch it again, or take a cut-down copy "
+            f"does, but lists {counts[c]}. Fetch it again, or use a cut-down copy "
             "with data.check_counts=false."
         )

@@ -103,7 +103,7 @@ class CIFARLT(dataset.Dataset):
 @dataset.DATASETS.register("cifar100_lt")
 @dataclass(frozen=True)
 class CIFAR100LT(CIFARLT):
-    """CIFAR-100-LT: 500 down to 500 / imbalance_ratio images a class, 100 classes."""
+    """CIFAR-100-LT: 500 down to 500 / imbalance_ratio images per class, 100 classes."""
 
     sentence: ClassVar[str] = (
         "32×32 colour photographs, CIFAR-100 thinned to a long tail; 100 classes."
@@ -114,7 +114,7 @@ class CIFAR100LT(CIFARLT):
 @dataset.DATASETS.register("cifar10_lt")
 @dataclass(frozen=True)
 class CIFAR10LT(CIFARLT):
-    """CIFAR-10-LT: 5000 down to 5000 / imbalance_ratio images a class, 10 classes."""
+    """CIFAR-10-LT: 5000 down to 5000 / imbalance_ratio images per class, 10 classes."""
 
     sentence: ClassVar[str] = (
         "32×32 colour photographs, CIFAR-10 thinned to a long tail; 10 classes."

@@ -152,7 +152,7 @@ class FileLoader(Loader):
         if is_empty and not self._may_be_empty:
             return (
                 "a batch must have an image that can be read, but none of its "
-                f"{len(request.sample_ids)} can: {first}. Fetch them again, or take "
+                f"{len(request.sample_ids)} can: {first}. Fetch them again, or use "
                 "larger batches."
             )
         return ""

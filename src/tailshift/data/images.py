@@ -95,7 +95,7 @@ def _num_bytes(path: Path) -> int:
 
 
 def is_inside(path: str) -> bool:
-    """Say whether a path stays below the folder it is meant from.
+    """Return whether a path stays below the folder it is relative to.
 
     Example:
         >>> is_inside("a/b.jpg"), is_inside("../b.jpg"), is_inside("/b.jpg")

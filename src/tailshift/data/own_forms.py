@@ -31,7 +31,7 @@ from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labe
 @DATASETS.register("csv")
 @dataclass(frozen=True)
 class ImageCSV(OwnImages):
-    """A row an image; labels are names or integers, other columns are ignored."""
+    """A row per image; labels are names or integers, other columns are ignored."""
 
     sentence: ClassVar[str] = (
         "Your own images: a CSV with the columns path,label[,split]."
@@ -171,7 +171,7 @@ def split_folders(path: Path) -> dict[str, Path]:
         if name is None:
             raise ValueError(
                 f"`{folder}` must be a split (train, val or test), because `{path}` "
-                "has a split train. Move it, or take the splits away."
+                "has a split train. Move it, or remove the splits."
             )
         if name in found:
             raise ValueError(

@@ -157,7 +157,7 @@ class OwnImages(Dataset):
         """Return the splits that there are."""
 
     def load(self, *, root: Path | None = None, seed: int = 0) -> LongTailedData:
-        """Return the data; `path` is meant from the current folder.
+        """Return the data; `path` is relative to the current folder.
 
         Args:
             root: Not used.

@@ -278,8 +278,8 @@ def _warn_of_few(counts: Tensor) -> None:
         warnings.warn(
             f"`labels` has fewer than {FEW} samples of {int(few.sum())} of "
             f"{len(counts)} classes (the fewest: class {fewest} with "
-            f"{int(counts[fewest])}); what is estimated of these classes rests on the "
-            "model's word.",
+            f"{int(counts[fewest])}); what is estimated of these classes relies on "
+            "the model's own probabilities.",
             FewSamplesWarning,
             stacklevel=3,
         )

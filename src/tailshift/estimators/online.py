@@ -33,7 +33,7 @@ class OnlineEstimator(TiltEstimator):
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         half_life: :math:`h`, in samples.
-        strength: A, in samples; by default one a class.
+        strength: A, in samples; by default one per class.
 
     Attributes:
         num_samples_: How many samples have come since ``fit`` or ``reset``.

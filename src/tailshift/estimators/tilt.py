@@ -184,7 +184,7 @@ class TiltEstimator(PriorEstimator):
         return tilted(self.source_prior_, gamma)
 
     def _is_identified(self) -> bool:
-        """Say whether tilts differ at all: those of a uniform prior do not."""
+        """Return whether tilts differ at all: those of a uniform prior do not."""
         log_p_s = self.source_prior_.log()
         return bool(log_p_s.max() - log_p_s.min() > 1e-6)
 

@@ -57,7 +57,7 @@ def draw_test_set(
         sampling: One of the three ways.
         repeats: :math:`R`, how many random subsets; the other ways have one.
         seed: Seed for the random subsets.
-        class_names: One a class, for targets and files that name classes.
+        class_names: One per class, for targets and files that name classes.
 
     Example:
         >>> labels, counts = torch.tensor([0, 1, 1, 0]), torch.tensor([9, 1])

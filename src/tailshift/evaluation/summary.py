@@ -26,7 +26,7 @@ class Summary:
     compensated_sd: float
     """Standard deviation of that, as above; NaN without compensation."""
     num_runs: int
-    """Number of runs, one a seed."""
+    """Number of runs, one per seed."""
     num_subsets: int = 1
     """Number of random subsets that each run's score is a mean of."""
     metric: str = "accuracy"

@@ -22,7 +22,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "none"]
 """How the losses of the samples become the loss."""
 
 LossFunction: TypeAlias = Callable[[Any, Tensor], Tensor]
-"""Maps a network's output and labels (N,) to a scalar, or to one value a sample."""
+"""Maps a network's output and labels (N,) to a scalar, or to one value per sample."""
 
 
 class Loss(nn.Module):
@@ -85,7 +85,7 @@ class Loss(nn.Module):
         losses: Tensor = self(rows, labels)  # (N·C,)
         if losses.shape != labels.shape:
             raise ValueError(
-                f"`loss` must give one value a sample, but gave shape "
+                f"`loss` must give one value per sample, but gave shape "
                 f"{tuple(losses.shape)} for {len(labels)}. "
                 "Make it with reduction='none'."
             )
@@ -379,7 +379,7 @@ def check_reduction(reduction: str) -> None:
 
 
 def reduce(losses: Tensor, reduction: Reduction) -> Tensor:
-    """Return the mean or sum of one value a sample, shape (N,), or the values."""
+    """Return the mean or sum of one value per sample, shape (N,), or the values."""
     if reduction == "none":
         return losses
     return losses.mean() if reduction == "mean" else losses.sum()

@@ -26,7 +26,7 @@ def soft_target_loss(
 
     Args:
         loss: One of this package's modules whose loss is a mean over samples, or any
-            function of logits and labels that gives one value a sample.
+            function of logits and labels that gives one value per sample.
         logits: :math:`f`, shape (N, C), or what else ``loss`` takes.
         targets: :math:`q`, rows that sum to 1, shape (N, C).
         reduction: ``"mean"``, ``"sum"`` or ``"none"``.
@@ -152,7 +152,7 @@ def smoothed_loss(
     looks at the whole batch, as LADE's regulariser, that part keeps the hard labels.
 
     Args:
-        loss: A module of this package, or a function that gives one value a sample;
+        loss: A module of this package, or a function that gives one value per sample;
             see :meth:`~tailshift.losses.Loss.class_losses` for the price.
         logits: :math:`f`, shape (N, C), or what else ``loss`` takes.
         labels: :math:`y`, class indices, shape (N,).

@@ -50,7 +50,7 @@ def learn_expert_shares(
         second_view: :math:`v(x')`, of the same images in the same order.
         epochs: Number of passes over the images; a few hundred steps in all move
             the shares, so a small target needs more than 5.
-        batch_size: Images a step.
+        batch_size: Images per step.
         lr: Learning rate.
         seed: Seed for the order of the images.
 

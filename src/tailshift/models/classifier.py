@@ -47,7 +47,7 @@ class Classifier(nn.Module):
     """Images (N, c, H, W) in, logits (N, C) out: a head on a backbone's features.
 
     Args:
-        backbone: Gives ``backbone.feature_dim`` features an image.
+        backbone: Gives ``backbone.feature_dim`` features per image.
         head: Takes as many, gives one logit for each class.
 
     Example:
@@ -116,7 +116,7 @@ def build_backbone(
     if pretrained is True:
         raise ValueError(
             f"`pretrained` weights exist for timm models only, but `name` is {name!r}. "
-            "Leave `pretrained` out, or take a model such as 'timm:resnet50'."
+            "Drop `pretrained`, or use a model such as 'timm:resnet50'."
         )
     return MODELS.get(name)(in_channels)
 

@@ -24,7 +24,7 @@ def hub_host() -> str:
 
 
 def hub_is_reachable() -> bool:
-    """Say whether this machine knows the way to the Hub: its address, or a proxy."""
+    """Return whether this machine knows the way to the Hub: its address, or a proxy."""
     if getproxies():
         return True
     try:
@@ -57,7 +57,7 @@ Pretrained: TypeAlias = bool | Literal["if_available"]
 
 
 class TimmBackbone(Backbone):
-    """A timm model without its classifier, pooled to one vector an image.
+    """A timm model without its classifier, pooled to one vector per image.
 
     Args:
         name: timm's name, with or without a weights tag: ``"resnet50"``,
@@ -138,7 +138,7 @@ def _create_model(
 
 
 def is_timm_model(name: str) -> bool:
-    """Say whether timm knows `name`, with or without a weights tag.
+    """Return whether timm knows `name`, with or without a weights tag.
 
     Example:
         >>> is_timm_model("resnet50"), is_timm_model("resnet5")
@@ -178,6 +178,6 @@ def _feature_dim(model: torch.nn.Module, name: str, probe: Tensor) -> int:
     if features.ndim != 2:
         raise ValueError(
             f"timm model {name!r} gives features of shape {tuple(features.shape)} for "
-            "one image, but a backbone gives one vector. Take a classification model."
+            "one image, but a backbone gives one vector. Use a classification model."
         )
     return int(features.shape[1])

@@ -220,8 +220,8 @@ def reproduce(
         what: ``"table1"`` to ``"table11"``, ``"figure2"``, ``"figure3"``, ``"figure4"``
             or ``"figure6"``.
         dry_run: Train nothing: ``missing`` says what would be trained.
-        announce: Told what is about to be trained, and of folders that look like runs
-            but cannot be read.
+        announce: Called with a sentence before each training, and about folders that
+            look like runs but cannot be read.
         options: ``runs``, ``seeds``, ``quick``, ``settings``, ``logits`` and
             ``data_root``, as the fields of
             :class:`~tailshift.paper.reproduce.PaperRequest`.

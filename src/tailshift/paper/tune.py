@@ -229,7 +229,7 @@ def tune(
         data_root: The folder that holds the data, if it is read from disk.
         alphas: Values of α.
         lams: Values of λ.
-        announce: Told of each setting, before and after.
+        announce: Called with a sentence before and after each setting.
     """
     grid = {"alpha": _check_grid("alphas", alphas), "lam": _check_grid("lams", lams)}
     check_can_be_tuned(config)

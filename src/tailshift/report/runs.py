@@ -125,8 +125,8 @@ def gather_runs(
         runs: Runs, run directories or files of logits; a single one needs no list.
         logits: Further files of logits.
         trained_prior: Prior that logits carry, for files that do not say.
-        announce: Told of runs that are not finished, and of logits whose prior is not
-            known.
+        announce: Called with a sentence about each run that is not finished, and about
+            logits whose prior is not known.
     """
     if isinstance(runs, Run | ReportRun | str | os.PathLike):
         runs = [runs]
@@ -216,7 +216,7 @@ def run_from_logits(
 
 
 def is_logits_file(file: str) -> bool:
-    """Say whether this is a file, with or without ``NAME=`` before it."""
+    """Return whether this is a file, with or without ``NAME=`` before it."""
     return _split(file)[1].is_file()
 
 

@@ -215,7 +215,7 @@ def open_directory(
 
 
 def is_run_directory(directory: Path) -> bool:
-    """Say whether a folder was made by `train`, by its configuration."""
+    """Return whether a folder was made by `train`, by its configuration."""
     try:
         run.read_config(directory)
     except (storage.EditedFileError, run.MissingPluginError):
@@ -269,7 +269,7 @@ def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_empty(directory: Path) -> bool:
-    """Say whether a folder holds nothing but what a killed process left."""
+    """Return whether a folder holds nothing but what a killed process left."""
     return all(
         path.name == LOCK or storage.is_leftover(path) for path in directory.iterdir()
     )

@@ -34,7 +34,7 @@ def find_runs(
 
 
 def is_run_of(config: RunConfig, recipe: RunConfig) -> bool:
-    """Say whether a run was made by a recipe: all that decides its outcome is equal."""
+    """Return whether a run was made by a recipe: what decides its outcome is equal."""
     return _outcome(config) == _outcome(recipe)
 
 

@@ -135,7 +135,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One record an epoch, as they were written."""
+        """One record per epoch, as they were written."""
         return read_metrics(self.directory)
 
     @cached_property
@@ -274,7 +274,7 @@ def read_metrics_lines(directory: Path) -> list[str]:
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Return one record an epoch, as they were written."""
+    """Return one record per epoch, as they were written."""
     records = []
     for number, line in enumerate(read_metrics_lines(directory), start=1):
         try:

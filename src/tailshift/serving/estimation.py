@@ -46,7 +46,7 @@ class ShiftReport:
         source_prior: :math:`p_s`, which no adaptation answers for, shape (C,).
         true_prior: The share of each class among the labels, if there are any.
         accuracies: In percent, by name; empty without labels.
-        class_names: One a class.
+        class_names: One per class.
         num_held_out: How many labelled samples were calibrated on.
         num_unlabelled: How many samples were estimated from.
         broken: Why images could not be read, by their paths.

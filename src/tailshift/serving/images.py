@@ -34,7 +34,7 @@ class ImageLogits:
     """What a model answered for image files.
 
     Attributes:
-        paths: The images that could be read, in the order asked for.
+        paths: The images that could be read, in the order requested.
         logits: Theirs, float32, shape (N, C).
         broken: Why each of the others could not be read, by its path.
     """
@@ -72,7 +72,7 @@ def image_logits(run: Run, paths: Sequence[str], *, track: Track = iter) -> Imag
     Args:
         run: Gives the model, the size of its images, their mean and their deviation.
         paths: The files.
-        track: Told the number of each batch's first image as the batches go by.
+        track: Wraps the numbers of the batches' first images, e.g. in a progress bar.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = run.model.to(device)
@@ -138,7 +138,7 @@ class Answers:
     """A run's answers for images.
 
     Attributes:
-        rows: One an image, in the order asked for: ``path``, ``predicted``,
+        rows: One per image, in the order requested: ``path``, ``predicted``,
             ``probability``, and the next four classes with theirs.
         target_prior: :math:`p_t` that they are for, shape (C,).
         reason: Why this prior, in a sentence, if it was to be estimated; else empty.

@@ -192,7 +192,7 @@ def synchronise_batch_norm(
 
 
 def is_first_process() -> bool:
-    """Say whether this process is the one that writes and prints."""
+    """Return whether this process is the one that writes and prints."""
     is_joined = dist.is_available() and dist.is_initialized()
     return not is_joined or dist.get_rank() == 0
 

@@ -65,7 +65,7 @@ class Trainer:
         Args:
             on_epoch: Called with the metrics of each epoch when it is done.
             stop: Checked after each step; an epoch whose last step is done is recorded.
-            log: Told of each step's loss, its seconds and how many images it read.
+            log: Called with each step's loss, its seconds and how many images it read.
             on_step: Called after each step but an epoch's last.
         """
         position, optimizer, device = self.position, self.optimizer, self.fabric.device
@@ -132,13 +132,13 @@ class Trainer:
         if not everyone:
             raise ValueError(
                 "a batch must have an image that can be read, but none of its images "
-                "can. Fetch them again, or take larger batches."
+                "can. Fetch them again, or use larger batches."
             )
         place = self.place._replace(sample_ids=everyone)
         raise NotFiniteError(f"the loss is {loss}", place)
 
     def is_stopped(self, stop: StopRequest, seen: StepSums) -> bool:
-        """Say whether to stop after a step; several processes stop after the same."""
+        """Return whether to stop after a step; all processes stop after the same."""
         if self.fabric.world_size == 1:
             return stop.is_set
         stop.is_set |= seen.is_stopped  # one that came meanwhile holds for the next

@@ -13,7 +13,7 @@ Schedule = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Course:
-    """How far a stage goes, and the settings that some schedules heed."""
+    """How far a stage goes, and the settings that some schedules use."""
 
     epochs: int
     steps_per_epoch: int

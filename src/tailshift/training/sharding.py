@@ -23,7 +23,7 @@ def check_sharding(config: RunConfig) -> None:
     if train.precision not in PRECISIONS:
         raise ValueError(
             f"`train.precision` must be one of {', '.join(PRECISIONS)} with "
-            f"train.shard, but is {train.precision!r}. Take 'bf16-mixed'."
+            f"train.shard, but is {train.precision!r}. Use 'bf16-mixed'."
         )
     if num_stages > 1 and not train.start_from:
         raise ValueError(

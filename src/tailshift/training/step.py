@@ -178,7 +178,7 @@ def _logits(output: Any) -> Tensor:
         raise ValueError(
             "`train.exact_accumulation` needs a network that gives logits alone in "
             f"training, but this one gives {type(output).__name__}. Drop it, or "
-            "take smaller batches."
+            "use smaller batches."
         )
     return output
 

@@ -105,7 +105,7 @@ def train_stages(
     """Train one stage after the other; return False if a stop was asked for before.
 
     Args:
-        recorder: Has the model and the data, and is told of all that happens.
+        recorder: Has the model and the data, and records all that happens.
         stop: Ends training after the step under way.
         first: The stage to begin with.
         is_resumed: Whether to begin where the checkpoint is.

@@ -73,5 +73,5 @@ def test_plot__nothing_to_show(make_runs) -> None:
         accuracy_change_plot(make_runs(("LADE",), 1))
     assert str(error.value) == (
         "`runs` must change with compensation to be compared, but none does on the "
-        "target 'uniform'. Take another target."
+        "target 'uniform'. Use another target."
     )

@@ -55,7 +55,7 @@ def test_weigh_samples__order_unknown() -> None:
         weigh_samples(predictions, "forward:10")
     assert str(error.value) == (
         "Target 'forward:10' follows the training counts, which are not known here. "
-        "Give `source_counts`, or take 'uniform' or a file of counts."
+        "Give `source_counts`, or use 'uniform' or a file of counts."
     )
 
 

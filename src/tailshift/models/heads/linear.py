@@ -19,7 +19,7 @@ class LinearHead(nn.Linear, Head):
         torch.Size([2, 10])
     """
 
-    sentence = "An affine map: one weight vector and bias a class."
+    sentence = "An affine map: one weight vector and bias per class."
 
     def __init__(self, feature_dim: int, num_classes: int) -> None:
         super().__init__(feature_dim, num_classes)

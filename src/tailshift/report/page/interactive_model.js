@@ -117,7 +117,7 @@ function parseCounts(text, numClasses) {
   }
   if (parts.length !== numClasses) {
     throw new Error(
-      `There must be ${numClasses} counts, one a class in the order of the class ids, ` +
+      `There must be ${numClasses} counts, one per class in the order of the class ids, ` +
         `but there are ${parts.length}.`
     );
   }

@@ -199,8 +199,8 @@ def report(
         trained_prior: Prior that logits carry, for files that do not say: ``"source"``
             or ``"uniform"``.
         force: Replace files that exist.
-        announce: Told of runs that are not finished, and of logits whose prior is not
-            known.
+        announce: Called with a sentence about each run that is not finished, and about
+            logits whose prior is not known.
 
     Example:
         >>> from tempfile import mkdtemp

@@ -83,7 +83,7 @@ def accuracy_change_plot(runs: Sequence[ReportRun], target: str = "uniform") -> 
     if not changes:
         raise ValueError(
             "`runs` must change with compensation to be compared, but none does on "
-            f"the target {target_label(target)!r}. Take another target."
+            f"the target {target_label(target)!r}. Use another target."
         )
     first = runs[0].predictions
     order = class_order(first)

@@ -69,7 +69,7 @@ def write_figures(
         figures: Names of ``FIGURES``; by default all of them.
         target: What ``reliability`` and ``accuracy_change`` compensate to.
         overwrite: Replace files that exist; otherwise nothing is written if one does.
-        announce: Told which figure the runs do not have the numbers for.
+        announce: Called with a sentence about each figure that is skipped.
     """
     check_runs(runs)
     if Path(folder).is_file():
