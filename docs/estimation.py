@@ -5,8 +5,8 @@ writes ``results/estimation.csv`` and fills the tables of ``docs/estimation.md``
 it. ``--tables`` only fills the tables, ``--draws 1`` is a quick look.
 
 Each draw splits each class's 100 test images at random 30/70. The 30 are thinned by the
-source prior, at least one per class, to be the labelled held-out set; the 70 are thinned
-to each target, and are what is estimated from, without labels, and scored on.
+source prior, at least one per class, to be the labelled held-out set; the 70 are
+thinned to each target, and are what is estimated from, without labels, and scored on.
 """
 
 import argparse

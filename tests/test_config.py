@@ -370,8 +370,8 @@ def test_load_recipe__all_faults_at_once(tmp_path: Path) -> None:
         ("optim.momentum=1", "`optim.momentum` must be less than 1, but is 1."),
         (
             "optim.momentum=0",
-            "`optim.nesterov` needs `optim.momentum` > 0, but it is 0. Leave "
-            "`optim.nesterov` out, or set a momentum such as 0.9.",
+            "`optim.nesterov` needs `optim.momentum` > 0, but it is 0. Drop "
+            "`optim.nesterov`, or set a momentum such as 0.9.",
         ),
         (
             "optim.schedule=linear",
