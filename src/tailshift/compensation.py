@@ -82,7 +82,7 @@ def log_prior_ratio(
 ) -> Tensor:
     r"""Return :math:`\log p_t - \log p_{trained}`, float64, shape (C,).
 
-    It is −inf where the target prior is 0.
+    It is −inf if the target prior is 0.
     """
     p_trained = as_prior(trained_prior, name="trained_prior", num_classes=num_classes)
     p_t = as_prior(target_prior, name="target_prior", num_classes=num_classes)
@@ -100,7 +100,7 @@ def log_prior_ratio(
 def _add(logits: Tensor, ratio: Tensor) -> Tensor:
     """Return ``logits`` + ``ratio`` in the logits' dtype, added in float32 or wider."""
     ratio = ratio.to(logits.device, torch.promote_types(logits.dtype, torch.float32))
-    # A class without target mass is impossible even where its logit is +inf.
+    # A class without target mass is impossible even if its logit is +inf.
     total = torch.where(ratio == -torch.inf, ratio, logits + ratio)
     if logits.dtype == torch.float16:
         total = _near_zero(total)

@@ -36,7 +36,7 @@ def atomic_write(
     Args:
         path: The file to write; its folder is made if it is missing.
         overwrite: Replace a file that exists; otherwise refuse.
-        keep: Where to keep the file that is replaced, in place of what is there.
+        keep: Path to keep the replaced file at, in place of what is there.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -389,7 +389,7 @@ def write_tensors(
         tensors: By name; they may share memory, and are then written twice.
         metadata: Text by name.
         overwrite: Replace a file that exists; otherwise refuse.
-        keep: Where to keep the file that is replaced.
+        keep: Path to keep the replaced file at.
 
     Example:
         >>> import torch

@@ -291,7 +291,7 @@ class FileSplit(Split):
     """Encoded images of any sizes, and their labels."""
 
     images: EncodedImages
-    """Where they are."""
+    """The files, or rows of a table, that they are read from."""
 
     labels: Tensor
     """Class indices, int64, shape (N,)."""
@@ -368,7 +368,7 @@ def file_data(
 ) -> LongTailedData:
     """Return the data of `splits` ``train``, ``test`` and, if there is one, ``val``.
 
-    Every file must be there, before hours are spent, unless broken images are skipped;
+    Every file must exist, before hours are spent, unless broken images are skipped;
     no image may be in two splits.
     """
     for split_name, split in splits.items():

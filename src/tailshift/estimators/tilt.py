@@ -144,7 +144,7 @@ class TiltEstimator(PriorEstimator):
     .. math:: \max_\gamma \sum_i \log \sum_c
               \frac{p_s(c)^\gamma}{m_c \sum_k p_s(k)^\gamma}\, p(c|x_i)
 
-    With one parameter for all classes it has next to no variance where EM on a hundred
+    With one parameter for all classes it has next to no variance, while EM on a hundred
     classes has a great deal, but it cannot follow a target that is no tilt.
 
     Attributes:

@@ -111,7 +111,7 @@ def keep_logits(run: Run, folder: Path) -> Path:
 
     Args:
         run: A finished run.
-        folder: Where results are kept; a file of the same run is replaced.
+        folder: Folder to write to; a file of the same run is replaced.
     """
     path = folder / kept_name(run.config)
     folder.mkdir(parents=True, exist_ok=True)

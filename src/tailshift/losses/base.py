@@ -142,7 +142,7 @@ class Loss(nn.Module):
 
 
 def _moved(buffer: Tensor, fn: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return a buffer where `fn` would move it, as exact as the device allows."""
+    """Return a buffer on the device that `fn` moves to, as exact as that allows."""
     device = fn(torch.empty(0, device=buffer.device)).device
     return buffer.to(device, torch.float32 if device.type == "mps" else torch.float64)
 

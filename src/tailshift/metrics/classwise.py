@@ -9,7 +9,7 @@ from tailshift.metrics import calibration_error
 from tailshift.metrics.accuracy import check_scores
 from tailshift.metrics.sample_scores import score_chunks
 
-_COLUMNS = 1 << 22  # probabilities held at a time where whole columns are sorted
+_COLUMNS = 1 << 22  # probabilities held at a time while whole columns are sorted
 
 
 def classwise_calibration_error(

@@ -18,7 +18,7 @@ from tailshift.metrics.sample_scores import SampleScores
 from tailshift.registry import Registry
 
 NOTHING = "–"
-"""What stands where there is no number."""
+"""Placeholder for a number that does not exist."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,7 +57,7 @@ class PaperRequest:
     settings: Sequence[str] = ()
     """Changes to every recipe, each like ``"train.devices=4"``."""
     logits: str | Path | None = None
-    """Folder where ``tailshift evaluate --logits`` kept test logits. Their names tell
+    """Folder of the logits that ``tailshift evaluate --logits`` saved. Their names tell
     the method's settings and no others, so there must be none."""
     data_root: str | Path | None = None
     """Folder that holds the data, if it is read from disk."""

@@ -50,7 +50,7 @@ class NotFiniteError(FloatingPointError):
 
     Args:
         what: It, and its value.
-        place: Where it came up.
+        place: Place in training.
         reason: What is known of why, a sentence.
 
     Example:

@@ -74,7 +74,7 @@ def gather_batch(
         return sample_ids, output.cpu()
     most = math.ceil(config.eval.batch_size / fabric.world_size)
     processes = Processes(fabric.world_size, max_samples=most)
-    ids = processes.labels(sample_ids.to(output.device)).cpu()  # −1 where there is none
+    ids = processes.labels(sample_ids.to(output.device)).cpu()  # −1 if there is none
     blank = output.new_zeros(most - len(output), *output.shape[1:])
     rows = processes.gather(torch.cat([output, blank])).flatten(0, 1).cpu()
     order = ids.argsort(stable=True)[(ids < 0).sum() :]

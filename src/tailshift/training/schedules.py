@@ -35,7 +35,7 @@ Factor = Callable[[int, Course], float]
 """An entry of ``SCHEDULES``: maps step and course to a factor of the learning rate."""
 
 WARMUP_START = 1 / 3
-"""Where the linear warm-up would begin at epoch 0."""
+"""Factor that the linear warm-up would have at epoch 0."""
 
 ONE_CYCLE_RISE = 0.3
 ONE_CYCLE_START = 1 / 25

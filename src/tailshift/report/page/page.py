@@ -148,7 +148,7 @@ def _legend(name: str, figure: go.Figure) -> str:
 
 
 def provenance(runs: Sequence[report_runs.ReportRun], notes: Sequence[str]) -> str:
-    """Return where the numbers come from, one list item a line."""
+    """Return where the numbers come from, one list item per line."""
     lines = [plain(note) for note in notes]
     lines += [_origin(*item) for item in report_runs.by_method(runs).items()]
     lines += [
