@@ -11,7 +11,6 @@ from typing import Any, Protocol, Self, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
 from tailshift import checks
@@ -279,6 +278,8 @@ def _nll_and_gradient(
 def _minimise(
     objective: Callable[[Floats], tuple[float, Floats]], start: Floats
 ) -> Floats:
+    from scipy.optimize import minimize  # slow to import, and only fits need it
+
     options = {"maxiter": 2000, "maxfun": 4000, "ftol": 1e-15, "gtol": 1e-8}
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
     if not found.success and np.abs(found.jac).max() > 1e-5:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from scipy.stats import t as student_t
 from torch import Tensor
 
 from tailshift.calibration import Calibrator
@@ -240,6 +239,8 @@ class TiltEstimator(PriorEstimator):
         return self.gamma_ - self._gamma_width, self.gamma_ + self._gamma_width
 
     def _half_width(self) -> float:
+        from scipy.special import stdtrit  # Student's t without all of scipy.stats
+
         if not self._is_identified():
             return math.inf
         gamma = torch.tensor([self._plain_gamma], dtype=torch.float64)
@@ -260,7 +261,7 @@ class TiltEstimator(PriorEstimator):
         # Welch and Satterthwaite's degrees of freedom.
         is_sure = of_held_out <= 1e-12 * variance  # of what the held-out data say
         freedom = math.inf if is_sure else dof * (variance / of_held_out) ** 2
-        return float(student_t.ppf(0.975, freedom)) * math.sqrt(variance)
+        return float(stdtrit(freedom, 0.975)) * math.sqrt(variance)
 
 
 REACH, STEPS = 0.75, 11  # γ is sought this far on either side, on so many points
