@@ -3,6 +3,9 @@
 import ast
 import importlib
 import re
+import subprocess
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -164,6 +167,46 @@ def test_layers__no_module_for_odds_and_ends() -> None:
     assert not names & {"utils", "util", "common", "helpers", "helper", "misc"}
 
 
+def _public_definitions(path: Path) -> set[str]:
+    """Return the public names that a module defines at its top, commands left out."""
+    names: list[str] = []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names += [] if _is_command(node) else [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            parts = [part for target in targets for part in ast.walk(target)]
+            names += [part.id for part in parts if isinstance(part, ast.Name)]
+    return {name for name in names if not name.startswith("_")}
+
+
+def _is_command(node: ast.FunctionDef | ast.ClassDef) -> bool:
+    """Return whether it is a command, which is called as the verb it stands for."""
+    return any("app.command" in ast.unparse(d) for d in node.decorator_list)
+
+
+def test_names__each_has_one_meaning() -> None:
+    homes = defaultdict(list)
+    for _, path in _modules():
+        for name in _public_definitions(path):
+            homes[name].append(str(path.relative_to(SOURCE)))
+    assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+def test_size__modules_tables_and_imports_stay_few() -> None:
+    modules = [path for _, path in _modules() if path.name != "__init__.py"]
+    assert len(modules) <= 150
+    assert len(list(SOURCE.rglob("*.toml"))) <= 8
+    num_lines = num_imports = 0
+    for path in SOURCE.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        num_lines += len(text.splitlines())
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                num_imports += (node.end_lineno or node.lineno) - node.lineno + 1
+    assert num_imports / num_lines < 0.07
+
+
 def test_modules__open_with_one_line_of_docstring() -> None:
     for _, path in _modules():
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
@@ -183,6 +226,50 @@ def test_import__leaves_heavy_packages_until_they_are_needed() -> None:
         for name in _plain_imports(node)
     }
     assert not top_level & {"lightning_fabric", "timm", "sklearn"}
+
+
+LOADED = """
+import sys
+try:
+    {code}
+except SystemExit:
+    pass
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def _loaded(code: str) -> set[str]:
+    """Return the packages that a fresh process has imported after a line of code."""
+    command = [sys.executable, "-c", LOADED.format(code=code)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stderr.splitlines()[-1].split()}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["train", "--nonsense"], ["trian"], ["train", "-h"]],
+)
+def test_main__answers_without_torch(arguments: list[str]) -> None:
+    run = f"sys.argv[1:] = {arguments}; from tailshift.cli import main; main()"
+    assert not _loaded(run) & {"torch", "numpy", "scipy"}
+
+
+BESIDE_TORCH = {"scipy", "sklearn", "timm", "torchvision", "plotly", "matplotlib"}
+BESIDE_TORCH |= {"lightning_fabric", "pandas", "pyarrow", "onnx"}
+
+
+def test_import__library_needs_little_beside_torch() -> None:
+    """`scipy.stats` alone takes a third of the time of PyTorch."""
+    names = ("LADELoss", "priors", "metrics", "PostCompensated", "adapt", "train")
+    code = f"import tailshift; [getattr(tailshift, name) for name in {names}]"
+    assert _loaded(code) & BESIDE_TORCH == set()
+
+
+def test_main__help_names_the_targets_that_are_parsed() -> None:
+    from tailshift.cli.app import TARGETS
+    from tailshift.targets import USAGES
+
+    assert TARGETS.split(" or ")[0].split(", ") == list(USAGES)
 
 
 def _plain_imports(node: ast.stmt) -> list[str]:

@@ -28,7 +28,7 @@ from tailshift.methods import METHODS, SCHEDULES, Method, Stage
 from tailshift.models import AUTO, MODELS, check_model_name, suitable_model
 from tailshift.registry import OWN, Origin, Registry, did_you_mean
 
-Settings = TypeVar("Settings")
+_Filled = TypeVar("_Filled")
 
 MOST = 1e6
 """The largest learning rate or penalty that is accepted."""
@@ -399,8 +399,8 @@ def _named_section(
 
 
 def _section(
-    section: str, kind: type[Settings], values: Any, faults: list[str]
-) -> Settings | None:
+    section: str, kind: type[_Filled], values: Any, faults: list[str]
+) -> _Filled | None:
     if not isinstance(values, Mapping):
         faults.append(f"`{section}` must be a table of settings, but is {values!r}.")
         return None
@@ -414,7 +414,7 @@ def _section(
     try:
         # Strict as JSON is: "5" and true are no numbers, but a list may be a tuple.
         text = json.dumps(settings, default=str)
-        checked: Settings = _adapter(kind).validate_json(text, strict=True)
+        checked: _Filled = _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
         faults.extend(_sentence(section, fault) for fault in error.errors())
         return None

@@ -209,7 +209,7 @@ def csv_cell(text: str) -> str:
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
 
 
-KINDS = {
+_FILE_KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
     stat.S_IFSOCK: "a socket",
@@ -222,7 +222,7 @@ def check_regular(path: Path) -> None:
     """Refuse what is no regular file: a pipe would be waited for, a device not end."""
     kind = stat.S_IFMT(path.stat().st_mode)
     if kind != stat.S_IFREG:
-        came = KINDS.get(kind, "something else")
+        came = _FILE_KINDS.get(kind, "something else")
         raise OSError(f"{path} must be a regular file, but is {came}.")
 
 

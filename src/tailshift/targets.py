@@ -177,11 +177,11 @@ def as_target_prior(
     """
     if not isinstance(target, str | os.PathLike):
         return priors.as_prior(target, name="target_prior", num_classes=num_classes)
-    n = class_order(target, source_counts, num_classes)
+    n = ordering_counts(target, source_counts, num_classes)
     return exact_prior(target, n, per_class=1, class_names=class_names)
 
 
-def class_order(
+def ordering_counts(
     target: Target, source_counts: VectorLike | None, num_classes: int
 ) -> Tensor:
     """Return the training counts, or zeros if they are unknown and not needed."""

@@ -30,7 +30,7 @@ HeldOut = Annotated[
         help="Labelled logits to calibrate on; default: the run's validation set.",
     ),
 ]
-Target = Annotated[
+TargetOption = Annotated[
     str | None,
     typer.Option(metavar="TARGET", help=f"The class mix to answer for: {TARGETS}"),
 ]
@@ -45,7 +45,7 @@ def predict(
     images: Annotated[
         list[Path], typer.Argument(metavar="IMAGES…", help="Image files or folders.")
     ],
-    target: Target = None,
+    target: TargetOption = None,
     is_adapted: Annotated[
         bool,
         typer.Option("--adapt", help="Estimate the class mix from these images."),
@@ -92,7 +92,7 @@ def export(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The .onnx file to write.")
     ],
-    target: Target = None,
+    target: TargetOption = None,
     is_input: Annotated[
         bool,
         typer.Option("--target-input", help="Make the class mix a second input."),

@@ -17,7 +17,7 @@ from tailshift.priors import check_imbalance_ratio
 NUM_CLASSES = 10
 TEST_PER_CLASS = 50
 MAX_TRAIN, MIN_TRAIN = 100, 2
-MEAN, STD = (0.305,), (0.376,)
+DIGITS_MEAN, DIGITS_STD = (0.305,), (0.376,)
 MAX_VAL = MAX_TRAIN // 5  # the rarest digit has 174 images: 50 + 20 + 100 fit
 
 
@@ -83,7 +83,7 @@ def _read_digits() -> MemorySplit:
     grey: NDArray[np.uint8] = np.round(digits.images * (255 / 16)).astype(np.uint8)
     labels = torch.from_numpy(digits.target).to(torch.int64)
     images = torch.from_numpy(grey)[:, None]  # (1797, 1, 8, 8)
-    return MemorySplit(images, labels, MEAN, STD, Augmentation(padding=1))
+    return MemorySplit(images, labels, DIGITS_MEAN, DIGITS_STD, Augmentation(padding=1))
 
 
 def _split(labels: Tensor, counts: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -21,7 +21,7 @@ from tailshift.registry import Registry
 
 LEVEL = 0.95
 NUM_REPLICATES = 200
-COLUMNS = 50  # replicates computed side by side
+REPLICATES_AT_ONCE = 50  # replicates computed side by side
 ROWS = 2**16  # weights drawn at a time
 
 
@@ -59,8 +59,8 @@ def bootstrap_interval(
     """
     generator = torch.Generator().manual_seed(seed)
     estimates = []
-    for start in range(0, num_replicates, COLUMNS):
-        columns = min(COLUMNS, num_replicates - start)
+    for start in range(0, num_replicates, REPLICATES_AT_ONCE):
+        columns = min(REPLICATES_AT_ONCE, num_replicates - start)
         weights = poisson_weights(num_samples, columns, generator)
         held_out = poisson_weights(num_held_out, columns, generator)
         estimates.append(replicate(weights, held_out))

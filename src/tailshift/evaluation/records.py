@@ -24,7 +24,7 @@ from tailshift.metrics.sample_scores import SampleScores, row_slices, score_chun
 from tailshift.metrics.table import METRICS, Outcomes
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels, from_counts
-from tailshift.targets import PAPER_TARGETS, class_order
+from tailshift.targets import PAPER_TARGETS, ordering_counts
 
 SAME = 1e-12
 """Log ratios that differ by less are one compensation."""
@@ -212,7 +212,7 @@ def _test_set(
     return draw_test_set(
         target,
         y,
-        class_order(target, predictions.source_counts, num_classes),
+        ordering_counts(target, predictions.source_counts, num_classes),
         sampling=sampling,
         repeats=repeats,
         seed=seed,

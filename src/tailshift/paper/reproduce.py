@@ -9,15 +9,8 @@ from typing import Any
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
 from tailshift.metrics.table import METRICS
-from tailshift.paper import comparison
+from tailshift.paper import comparison, numbers
 from tailshift.paper.duration import Estimate, estimate_runs
-from tailshift.paper.numbers import (
-    PAPER_FIGURES,
-    Panel,
-    PaperFigure,
-    PaperTable,
-    paper_table,
-)
 from tailshift.paper.sources import BENCHMARKS, Source, asked_numbers, source_of
 from tailshift.paper.tune import INTERRUPTED
 from tailshift.predictions import Predictions
@@ -64,7 +57,7 @@ class PaperRequest:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be reproduced."""
-        known = [*TABLES, *PAPER_FIGURES]
+        known = [*TABLES, *numbers.PAPER_FIGURES]
         if self.what not in known:
             raise ValueError(
                 f"`what` must be one of {', '.join(known)}, but is {self.what!r}."
@@ -78,17 +71,17 @@ class PaperRequest:
             raise FileNotFoundError(f"There is no folder {self.logits} of kept logits.")
 
     @property
-    def table(self) -> PaperTable:
+    def table(self) -> numbers.PaperTable:
         """The table of the paper that is asked for."""
-        return paper_table(TABLES[self.what])
+        return numbers.paper_table(TABLES[self.what])
 
     @property
-    def figure(self) -> PaperFigure | None:
+    def figure(self) -> numbers.PaperFigure | None:
         """The figure of the paper, if it is one that is asked for."""
-        return PAPER_FIGURES.get(self.what)
+        return numbers.PAPER_FIGURES.get(self.what)
 
     @property
-    def panels(self) -> tuple[Panel, ...]:
+    def panels(self) -> tuple[numbers.Panel, ...]:
         """The classifiers behind it; those of a table are called as their recipes."""
         if self.figure is not None:
             return self.figure.panels
@@ -96,9 +89,9 @@ class PaperRequest:
             recipes = [benchmark.format("lade") for benchmark in BENCHMARKS.values()]
         else:
             recipes = [source_of(cell).recipe for cell in asked_numbers(self.table)]
-        return tuple(Panel(recipe, recipe) for recipe in dict.fromkeys(recipes))
+        return tuple(numbers.Panel(recipe, recipe) for recipe in dict.fromkeys(recipes))
 
-    def config(self, panel: Panel) -> RunConfig | None:
+    def config(self, panel: numbers.Panel) -> RunConfig | None:
         """Return what a panel is trained as; None for a recipe that is not there."""
         names, quick = set(recipe_names()), f"{panel.recipe}_quick"
         taken = quick if self.quick and quick in names else panel.recipe
@@ -134,7 +127,7 @@ class Plan:
         """Number and title in the paper, and whether ours are of the quick recipes."""
         ending = "; ours: quick recipes" if self.request.quick else ""
         shown = self.request.figure or self.request.table
-        kind = "Table" if isinstance(shown, PaperTable) else "Figure"
+        kind = "Table" if isinstance(shown, numbers.PaperTable) else "Figure"
         return f"{kind} {shown.number}: {shown.title}{ending}"
 
     @property
@@ -155,8 +148,8 @@ class Plan:
             return comparison.compare_data_sets(self.configs)
         if self.request.what == "table7":
             return comparison.compare_settings(self.configs)
-        numbers = asked_numbers(self.request.table)
-        sources = [source_of(number) for number in numbers]
+        asked = asked_numbers(self.request.table)
+        sources = [source_of(number) for number in asked]
         targets = tuple(dict.fromkeys(source.target for source in sources))
         records = {
             recipe: [evaluate(_predictions(run), targets) for run in runs.values()]
@@ -166,7 +159,7 @@ class Plan:
             comparison.compare(
                 number, _values(source, records.get(source.recipe, [])), source.metric
             )
-            for number, source in zip(numbers, sources, strict=True)
+            for number, source in zip(asked, sources, strict=True)
         ]
 
     def runs(self) -> list[ReportRun]:
@@ -277,7 +270,7 @@ def _found(
     return {seed: found[seed] for seed in sorted(found)}
 
 
-def _variant(panel: Panel) -> str:
+def _variant(panel: numbers.Panel) -> str:
     return "" if panel.alpha is None else f"-alpha{panel.alpha:g}"
 
 

@@ -24,12 +24,12 @@ def plain(text: str) -> str:
         >>> plain("<b>cats</b> & dogs")
         '&lt;b&gt;cats&lt;/b&gt; &amp; dogs'
     """
-    escaped = html.escape(printable(text), quote=False)
+    escaped = html.escape(one_line(text), quote=False)
     # Plotly knows few entities by name, and takes text between dollar signs for TeX.
     return "".join(f"&#{ord(c)};" if c in "\"'$" else c for c in escaped)
 
 
-def printable(text: str) -> str:
+def one_line(text: str) -> str:
     """Return ``text`` on one line, without control characters; nothing is escaped."""
     kept = "".join(c if c.isprintable() or c in JOINERS else " " for c in text)
     return " ".join(kept.split())

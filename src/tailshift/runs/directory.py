@@ -232,7 +232,7 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
     stem, _, suffix = run.CHECKPOINT.partition(".")
     for path in sorted(directory.glob(f"{stem}*.{suffix}")):
         path.unlink()
-    for name in (run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS, run.ENVIRONMENT):
+    for name in (run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS_LOG, run.ENVIRONMENT):
         (directory / name).unlink(missing_ok=True)
     for folder in (run.PREDICTIONS, run.TENSORBOARD):
         shutil.rmtree(directory / folder, ignore_errors=True)

@@ -30,7 +30,7 @@ from tailshift.targets import Target, as_target_prior
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
 FAILURE = "failure.json"
-CHECKPOINT, METRICS, ENVIRONMENT = (
+CHECKPOINT, METRICS_LOG, ENVIRONMENT = (
     "checkpoint.safetensors",
     "metrics.jsonl",
     "environment.json",
@@ -263,7 +263,7 @@ def resume_command(directory: Path) -> str:
 
 def read_metrics_lines(directory: Path) -> list[str]:
     """Return the whole lines of the metrics file; skips one that was cut off."""
-    path = directory / METRICS
+    path = directory / METRICS_LOG
     if not path.is_file():
         return []
     try:
@@ -282,9 +282,8 @@ def read_metrics(directory: Path) -> list[dict[str, Any]]:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            raise ValueError(
-                f"{directory / METRICS} is damaged: line {number} is not a JSON object."
-            )
+            path = directory / METRICS_LOG
+            raise ValueError(f"{path} is damaged: line {number} is not a JSON object.")
         records.append(record)
     return records
 

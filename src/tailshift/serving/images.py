@@ -130,7 +130,7 @@ class _Load:
 
 TOP = 5
 SUFFIXES = (".csv", ".parquet")
-Row: TypeAlias = dict[str, str | float]
+AnswerRow: TypeAlias = dict[str, str | float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class Answers:
         broken: Why each of the other images could not be read, by its path.
     """
 
-    rows: list[Row]
+    rows: list[AnswerRow]
     target_prior: Tensor
     reason: str
     broken: dict[str, str]
@@ -231,7 +231,7 @@ def answer_rows(
     *,
     trained_prior: VectorLike,
     target_prior: VectorLike,
-) -> list[Row]:
+) -> list[AnswerRow]:
     """Return a row for each image: the five likeliest classes under the target prior.
 
     Args:
@@ -261,7 +261,7 @@ def answer_rows(
     for path, shares, classes in zip(
         paths, best.values.tolist(), best.indices.tolist(), strict=True
     ):
-        row: Row = {"path": path}
+        row: AnswerRow = {"path": path}
         for rank, (share, c) in enumerate(zip(shares, classes, strict=True), start=1):
             name, probability = columns(rank)
             row |= {name: class_names[c], probability: share}
@@ -289,7 +289,7 @@ def check_output(path: Path) -> None:
         )
 
 
-def write_answers(path: Path, rows: Sequence[Row]) -> None:
+def write_answers(path: Path, rows: Sequence[AnswerRow]) -> None:
     """Write rows as CSV or Parquet, by the file's suffix, whole or not at all."""
     check_output(path)
     with atomic_write(path) as temporary:
@@ -302,7 +302,7 @@ def write_answers(path: Path, rows: Sequence[Row]) -> None:
             _write_parquet(temporary, rows)
 
 
-def print_answers(file: TextIO, rows: Sequence[Row]) -> None:
+def print_answers(file: TextIO, rows: Sequence[AnswerRow]) -> None:
     """Write rows as CSV to an open file; six decimals of a probability."""
     writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
     writer.writeheader()

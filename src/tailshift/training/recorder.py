@@ -116,7 +116,7 @@ class Recorder:
             self.save_checkpoint()
 
     def _append(self, metrics: Metrics) -> None:
-        with (self.directory / run.METRICS).open("a", encoding="utf-8") as file:
+        with (self.directory / run.METRICS_LOG).open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
             file.flush()
             os.fsync(file.fileno())  # on disk before the checkpoint that counts it
@@ -166,7 +166,7 @@ class Recorder:
         if not self.fabric.is_global_zero:
             return
         lines = run.read_metrics_lines(self.directory)[: self.trainer.epochs_done]
-        with atomic_write(self.directory / run.METRICS) as temporary:
+        with atomic_write(self.directory / run.METRICS_LOG) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
 
     def write_facts(self, state: str) -> None:

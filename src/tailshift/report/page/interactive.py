@@ -18,7 +18,7 @@ from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
 from tailshift.report.page.figures import class_order
 from tailshift.report.runs import ReportRun, method_keys
-from tailshift.report.style import escape_json, method_colours, printable
+from tailshift.report.style import escape_json, method_colours, one_line
 
 SCRIPTS = (
     "interactive_model.js",
@@ -137,12 +137,12 @@ def payload(runs: Sequence[ReportRun], rows: Sequence[Tensor]) -> dict[str, Any]
     for run, kept in zip(runs, rows, strict=True):
         methods.setdefault(run.method, []).append(_run(run.predictions, kept))
     return {
-        "classNames": [printable(name) for name in first.class_names],
+        "classNames": [one_line(name) for name in first.class_names],
         "counts": None if counts is None else counts.tolist(),
         "order": class_order(first).tolist(),
         "groups": groups and {name: ids.tolist() for name, ids in groups.items()},
         "methods": [
-            {"name": printable(name), "colour": colours[name], "runs": of_method}
+            {"name": one_line(name), "colour": colours[name], "runs": of_method}
             for name, of_method in methods.items()
         ],
     }

@@ -10,7 +10,7 @@ from matplotlib import rc_context, rcdefaults
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tailshift.report.style import NEUTRAL, method_styles, printable
+from tailshift.report.style import NEUTRAL, method_styles, one_line
 from tailshift.storage import atomic_write
 
 COLUMN, PAGE = 3.45, 7.1
@@ -135,7 +135,7 @@ def as_text(name: str, limit: int = MAX_METHOD_NAME) -> str:
         >>> as_text("from $5 to $9")
         'from \\$5 to \\$9'
     """
-    name = printable(name)
+    name = one_line(name)
     if len(name) > limit:
         name = name[: limit - 1] + "…"
     # A name in a legend that begins with an underscore would be skipped.

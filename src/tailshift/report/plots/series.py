@@ -9,7 +9,7 @@ from tailshift.evaluation.records import compensation
 from tailshift.evaluation.sampling import TestSet, draw_test_set
 from tailshift.predictions import Predictions
 from tailshift.report.runs import ReportRun, by_method, row_names
-from tailshift.targets import class_order
+from tailshift.targets import ordering_counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ def weigh_samples(predictions: Predictions, target: str) -> TestSet:
     the test set is balanced.
     """
     p = predictions
-    order = class_order(target, p.source_counts, p.num_classes)
+    order = ordering_counts(target, p.source_counts, p.num_classes)
     return draw_test_set(
         target, p.labels, order, sampling="reweighted", class_names=p.class_names
     )
