@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tailshift.estimators import FewSamplesWarning
@@ -242,12 +242,120 @@ def test_fit__refuses_a_number_of_folds(cv: Any) -> None:
     )
 
 
-def test_fit__refuses_a_classifier_without_probabilities() -> None:
+def test_fit__refuses_a_classifier_without_scores() -> None:
     with pytest.raises(TypeError) as error:
-        PriorShiftClassifier(LinearSVC()).fit(*_gaussians([5, 5]))
+        PriorShiftClassifier(LinearRegression()).fit(*_gaussians([5, 5]))
     assert str(error.value) == (
-        "`estimator` must be a classifier with predict_proba, but LinearSVC has none."
+        "`estimator` must be a classifier with predict_proba or decision_function, "
+        "but LinearRegression has neither."
     )
+
+
+def _agreement(model: Any, other: Any, x: Floats) -> float:
+    return float((model.predict(x) == other.predict(x)).mean())
+
+
+@pytest.mark.parametrize("counts", [[300, 100], [300, 100, 100]])
+def test_fit__takes_scores_without_probabilities(counts: list[int]) -> None:
+    """Of two classes `decision_function` has one column, the second's."""
+    x, y = _gaussians(counts)
+    model = PriorShiftClassifier(LinearSVC()).fit(x, y)
+    reference = _model().fit(x, y)
+    assert _agreement(model, reference, x) > 0.95
+    mean = model.predict_proba(x).mean(axis=0)
+    np.testing.assert_allclose(mean, model.source_prior_, atol=0.02)
+
+    shifted, labels = _gaussians(counts[::-1], seed=1)
+    truth = np.bincount(labels) / len(labels)
+    found = model.adapt(shifted).target_prior_
+    np.testing.assert_allclose(found, truth, atol=0.1)  # three are not on one side
+
+
+def test_fit__scores_of_any_size_stay_finite() -> None:
+    """Uncalibrated scores are logits: of two classes 0 and the one that is given."""
+    x, y = _gaussians([60, 20])
+    model = PriorShiftClassifier(LinearSVC(), calibrator=None).fit(1e4 * x, y)
+    scores = np.array([e.decision_function(1e7 * x) for e in model.estimators_])
+    assert np.abs(scores).max() > 1000
+    probs = model.predict_proba(1e7 * x)
+    assert np.isfinite(probs).all()
+    expected = (1 / (1 + np.exp(-scores.clip(-500, 500)))).mean(axis=0)
+    np.testing.assert_allclose(probs[:, 1], expected, atol=1e-9)
+
+
+def test_fit__refuses_a_score_a_pair() -> None:
+    x, y = _gaussians([9, 9, 9, 9])
+    with pytest.raises(ValueError, match="score") as error:
+        PriorShiftClassifier(SVC(decision_function_shape="ovo")).fit(x, y)
+    assert str(error.value) == (
+        "`estimator` must give one score a class, but its decision_function has the "
+        "shape (8, 6) for 4 classes. A support vector machine does with "
+        "decision_function_shape='ovr'."
+    )
+
+
+def test_fit__passes_weights_on_and_counts_them() -> None:
+    """Weights of a class: as the prior of that mix, which compensation knows."""
+    x, y = _gaussians([600, 200])
+    weights = np.where(y == 0, 1.0, 9.0)
+    model = _model(calibrator=None).fit(x, y, sample_weight=weights)
+    np.testing.assert_allclose(model.source_prior_, [0.25, 0.75])
+    direct = LogisticRegression().fit(x, y, sample_weight=weights)
+    np.testing.assert_allclose(
+        model.predict_proba(x), direct.predict_proba(x), atol=0.02
+    )
+    plain = _model().fit(x, y)
+    for target in ([0.75, 0.25], "uniform"):
+        for calibrator in (None, "bcts", "temperature"):
+            weighted = _model(calibrator=calibrator).fit(x, y, sample_weight=weights)
+            gap = weighted.predict_proba(x, target_prior=target)
+            gap -= plain.predict_proba(x, target_prior=target)
+            assert np.abs(gap).mean() < 0.015
+    shifted, _ = _gaussians([100, 700], seed=1)
+    found = model.adapt(shifted).target_prior_
+    np.testing.assert_allclose(found, plain.adapt(shifted).target_prior_, atol=0.02)
+
+
+def test_fit__passes_weights_on_to_a_step() -> None:
+    x, y = _gaussians([60, 20])
+    weights = np.where(y == 0, 1.0, 9.0)
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression())
+    model = PriorShiftClassifier(pipeline)
+    model.fit(x, y, logisticregression__sample_weight=weights)
+    np.testing.assert_allclose(model.source_prior_, [0.25, 0.75])
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (
+            [1.0] * 9,
+            "`sample_weight` must have one entry a sample (18), but has the shape "
+            "(9,).",
+        ),
+        (
+            [1.0] * 9 + [0.0] * 9,
+            "`sample_weight` must be at least 0 and above 0 in every class, but its "
+            "smallest entry is 0 and class 1 has 0 in all.",
+        ),
+    ],
+)
+def test_fit__refuses_weights(weights: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match="sample_weight") as error:
+        _model().fit(*_gaussians([9, 9]), sample_weight=weights)
+    assert str(error.value) == message
+
+
+def test_adapt__of_a_pipeline_that_ends_in_it() -> None:
+    x, y = _gaussians([600, 200])
+    shifted, _ = _gaussians([100, 700], seed=1)
+    pipeline = make_pipeline(StandardScaler(), _model()).fit(x, y)
+    before = pipeline.predict_proba(shifted)[:, 1].mean()
+    pipeline[-1].adapt(pipeline[:-1].transform(shifted))
+    np.testing.assert_allclose(pipeline[-1].target_prior_, [1 / 8, 7 / 8], atol=0.04)
+    after = pipeline.predict_proba(shifted)[:, 1].mean()
+    assert before + 0.01 < after
+    np.testing.assert_allclose(after, 7 / 8, atol=0.04)
 
 
 def test_predict_proba__refuses_a_prior_of_another_length() -> None:

@@ -1,5 +1,6 @@
-"""scikit-learn: any classifier with probabilities, re-targeted to another class mix."""
+"""scikit-learn: any classifier with scores, re-targeted to another class mix."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from typing import Any, Self
@@ -24,6 +25,7 @@ from tailshift.targets import Target, as_target_prior
 
 SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
 ALWAYS_TRAINED = -1
+SCORES = ("predict_proba", "decision_function")
 
 
 class SingleSampleWarning(UserWarning):
@@ -39,15 +41,21 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
     .. math:: p_t(y|x) \propto p(y|x) \, p_t(y) / p_s(y)
 
+    A pipeline that ends in it adapts its last step, on what the steps before give:
+    ``pipeline[-1].adapt(pipeline[:-1].transform(X))``.
+
     Args:
-        estimator: Any classifier with ``predict_proba``.
+        estimator: Any classifier with ``predict_proba``, or with a
+            ``decision_function`` whose scores are taken as logits, one a class or one
+            column for two classes; these need a calibrator to be probabilities.
         calibrator: ``"bcts"``, ``"temperature"``, ``"vector"`` or None for none.
         cv: Number of folds, at least 2.
         random_state: Seed of the folds.
 
     Attributes:
         classes_: The labels, sorted: the order of all priors and probabilities.
-        source_prior_: :math:`p_s`, the share of each class in ``fit``, shape (C,).
+        source_prior_: :math:`p_s`, the share of each class in ``fit``, by weight if
+            samples are weighted, shape (C,).
         target_prior_: :math:`p_t` to answer for: :math:`p_s` until ``adapt``.
         adaptation_: What ``adapt`` found; its ``reason`` is a sentence.
         estimators_: The fitted clones.
@@ -80,8 +88,18 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.cv = cv
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 (scikit-learn's name)
-        """Train, and calibrate on held-out folds; y are labels of any kind."""
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:  # noqa: N803 (scikit-learn's name)
+        """Train, and calibrate on folds left out.
+
+        Args:
+            X: Samples.
+            y: Labels of any kind.
+            fit_params: Arguments for the ``fit`` of each clone. ``sample_weight`` (of a
+                pipeline, ``STEP__sample_weight``) has one entry a sample, of which each
+                clone gets its own; what is trained on is then the weighted class mix,
+                so ``source_prior_`` is the share of each class in the weights. What is
+                calibrated and estimated counts held-out samples as they are.
+        """
         self._check_settings()
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
@@ -90,9 +108,10 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self.classes_, labels = np.unique(y, return_inverse=True)
         counts = np.bincount(labels, minlength=len(self.classes_))
         self._counts = torch.from_numpy(counts)
-        self.source_prior_ = from_counts(self._counts).numpy()
+        self._drawn_prior = from_counts(self._counts).numpy()
+        self.source_prior_ = self._weighted_prior(labels, fit_params)
         self.target_prior_ = self.source_prior_
-        self._held_out = self._cross_fit(X, y, labels)
+        self._held_out = self._cross_fit(X, y, labels, fit_params)
         self._calibrate()
         self._follow_features()
         return self
@@ -102,13 +121,18 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         X: Any,  # noqa: N803
         y: NDArray[Any],
         labels: NDArray[np.int64],
+        fit_params: dict[str, Any],
     ) -> Predictions | None:
         """Train the clones, and return what they say of samples they have not seen."""
         folds = self._folds(labels)
         log_p = np.zeros((len(labels), len(self.classes_)))
         self.estimators_ = []
         for seen, left_out in _parts(folds):
-            fitted = clone(self.estimator).fit(_safe_indexing(X, seen), y[seen])
+            own = {
+                name: _safe_indexing(value, seen) if _is_weight(name) else value
+                for name, value in fit_params.items()
+            }
+            fitted = clone(self.estimator).fit(_safe_indexing(X, seen), y[seen], **own)
             self.estimators_.append(fitted)
             if len(left_out):
                 log_p[left_out] = self._log_probs(fitted, _safe_indexing(X, left_out))
@@ -119,14 +143,14 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             torch.from_numpy(log_p[held_out]),
             torch.from_numpy(labels[held_out]),
             source_counts=self._counts,
-            trained_prior=torch.from_numpy(self.source_prior_),
+            trained_prior=torch.from_numpy(self._drawn_prior),
         )
 
     def adapt(self, X: Any) -> Self:  # noqa: N803
         """Estimate the class mix of unlabelled data and answer for it from now on.
 
-        If the data do not support an estimate, the source prior is kept;
-        ``adaptation_.reason`` says why.
+        If the data do not support an estimate the mix of the samples in ``fit``,
+        each counted once, is kept; ``adaptation_.reason`` says why.
 
         Args:
             X: Unlabelled samples of the target, as for ``predict``.
@@ -137,7 +161,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 "`adapt` needs held-out samples, but no class had two to hold one out. "
                 "Fit on more data, or give predict_proba a target_prior."
             )
-        p_s = torch.from_numpy(self.source_prior_)
+        p_s = torch.from_numpy(self._drawn_prior)
         settings: dict[str, Any] = {"trained_prior": p_s, "source_prior": p_s}
         estimator = MAPEstimator(calibrator=self.calibrator, **settings)
         self.adaptation_: Adaptation = adapt(
@@ -164,13 +188,15 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 for ``target_prior_``.
         """
         check_is_fitted(self)
-        probs = sum(
-            self._calibrated(self._log_probs(fitted, X)) for fitted in self.estimators_
-        )
-        log_p = np.log(probs / len(self.estimators_))
+        log_p = torch.stack(
+            [
+                self._calibrated(self._log_probs(fitted, X))
+                for fitted in self.estimators_
+            ]
+        )  # (k, N, C)
         compensated = post_compensate(
-            torch.from_numpy(log_p),
-            trained_prior=self.source_prior_,
+            log_p.logsumexp(dim=0) - math.log(len(log_p)),  # the log of the mean
+            trained_prior=self._drawn_prior,
             target_prior=self._target(target_prior),
         )
         return compensated.softmax(dim=1).numpy()
@@ -197,15 +223,39 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return tags
 
     def _check_settings(self) -> None:
-        if not hasattr(self.estimator, "predict_proba"):
+        if not any(hasattr(self.estimator, name) for name in SCORES):
             raise TypeError(
-                "`estimator` must be a classifier with predict_proba, but "
-                f"{type(self.estimator).__name__} has none."
+                "`estimator` must be a classifier with predict_proba or "
+                f"decision_function, but {type(self.estimator).__name__} has neither."
             )
         if not (isinstance(self.cv, int | np.integer) and self.cv >= 2):
             raise ValueError(
                 f"`cv` must be a number of folds, at least 2, but is {self.cv!r}."
             )
+
+    def _weighted_prior(
+        self, labels: NDArray[np.int64], fit_params: dict[str, Any]
+    ) -> NDArray[np.float64]:
+        """Return the share of each class in what the clones are trained on."""
+        given = [value for name, value in fit_params.items() if _is_weight(name)]
+        if not given or given[0] is None:
+            return self._drawn_prior
+        weights = np.asarray(given[0], dtype=np.float64)
+        if weights.shape != labels.shape:
+            raise ValueError(
+                f"`sample_weight` must have one entry a sample ({len(labels)}), but "
+                f"has the shape {weights.shape}."
+            )
+        assert_all_finite(weights, input_name="sample_weight")
+        sums = np.bincount(labels, weights)
+        if weights.min() < 0 or sums.min() <= 0:
+            raise ValueError(
+                "`sample_weight` must be at least 0 and above 0 in every class, but "
+                f"its smallest entry is {weights.min():g} and class "
+                f"{self.classes_[sums.argmin()]} has {sums.min():g} in all."
+            )
+        prior: NDArray[np.float64] = sums / sums.sum()
+        return prior
 
     def _folds(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each sample's fold; a class's only sample is never held out."""
@@ -229,10 +279,31 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return folds
 
     def _log_probs(self, fitted: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
-        """Return one clone's log probabilities, none of them 0."""
-        p = np.asarray(fitted.predict_proba(X), dtype=np.float64)
-        smoothed = (1 - SMOOTHING) * p + SMOOTHING * self.source_prior_
-        return np.log(smoothed)
+        """Return one clone's log probabilities, none of them 0.
+
+        They answer for the mix of the samples as they are, as held-out ones are
+        counted: a clone trained on weighted samples carries another.
+        """
+        if hasattr(fitted, "predict_proba"):
+            p = np.asarray(fitted.predict_proba(X), dtype=np.float64)
+            log_p = np.log((1 - SMOOTHING) * p + SMOOTHING * self.source_prior_)
+        else:
+            log_p = self._as_logits(fitted.decision_function(X))
+        shift: NDArray[np.float64] = np.log(self._drawn_prior / self.source_prior_)
+        return log_p + shift
+
+    def _as_logits(self, scores: Any) -> NDArray[np.float64]:
+        """Return scores (N, C); of two classes scikit-learn gives only the second's."""
+        f = np.asarray(scores, dtype=np.float64)
+        if f.size == len(f) and len(self.classes_) == 2:
+            return np.column_stack([np.zeros(len(f)), f.ravel()])
+        if f.shape != (len(f), len(self.classes_)):
+            raise ValueError(
+                "`estimator` must give one score a class, but its decision_function "
+                f"has the shape {f.shape} for {len(self.classes_)} classes. A support "
+                "vector machine does with decision_function_shape='ovr'."
+            )
+        return f
 
     def _one_clone_each(self, X: Any) -> NDArray[np.float64]:  # noqa: N803
         """Return each sample's log probabilities by one clone.
@@ -258,12 +329,11 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         )
         self.calibrator_ = fresh.fit(self._held_out.logits, self._held_out.labels)
 
-    def _calibrated(self, log_p: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _calibrated(self, log_p: NDArray[np.float64]) -> Tensor:
         f = torch.from_numpy(log_p)
         if self.calibrator_ is not None:
             f = self.calibrator_.transform(f)
-        probs: NDArray[np.float64] = f.softmax(dim=1).numpy()
-        return probs
+        return f.log_softmax(dim=1)
 
     def _target(self, target_prior: Target | None) -> Tensor:
         if target_prior is None:
@@ -282,6 +352,10 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 delattr(self, name)
             if hasattr(self.estimators_[0], name):
                 setattr(self, name, getattr(self.estimators_[0], name))
+
+
+def _is_weight(name: str) -> bool:
+    return name.split("__")[-1] == "sample_weight"
 
 
 def _parts(
