@@ -66,7 +66,13 @@ def half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("half_a_second")
 def test_reproduce__dry_run_says_what_it_would_train(tailshift: Command) -> None:
     result = tailshift("reproduce", "table2", "--quick", "--dry-run")
-    assert (result.code, result.err) == (0, "")
+    assert result.code == 0
+    first, *timed = result.err.splitlines()
+    assert first == (
+        "note: cifar100_lt cannot be trained on: name its folder with --data-root."
+    )
+    assert "timing one step of cifar100_lt_ir100_lade_quick" in timed
+    assert all(line.startswith("timing one step of cifar100_lt_ir") for line in timed)
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
     # 30 epochs of ⌈10,847 / 128⌉ = 85 steps: 2,550, or 21 min 15 s
     for method in ("softmax", "balanced_softmax", "lade"):
@@ -81,6 +87,28 @@ def test_reproduce__dry_run_says_what_it_would_train(tailshift: Command) -> None
 
 
 @pytest.mark.usefixtures("half_a_second")
+def test_reproduce__dry_run_names_missing_data(tailshift: Command) -> None:
+    """One sentence a data set, with the folder; none for data that are there."""
+    command = ("reproduce", "table8", "--dry-run", "--data-root", "here")
+    notes = [line for line in tailshift(*command).err.splitlines() if "note" in line]
+    assert notes[0] == (
+        "note: cifar100_lt is not in `here/cifar-100-python`: training downloads it "
+        "there first. If it is elsewhere, name the folder around it with --data-root."
+    )
+    assert (
+        "note: inaturalist2018 needs the public list iNaturalist18_train.txt, but it "
+        "is in none of `here`, `here/lists`, `here/inaturalist2018`. Put it there, or "
+        "name another folder with --data-root."
+    ) in notes
+    Path("here/cifar-100-python").mkdir(parents=True)
+    for name in ("train", "val"):
+        Path(f"here/iNaturalist18_{name}.txt").touch()
+    left = tailshift(*command).err
+    assert "inaturalist2018 needs" not in left
+    assert "cifar100_lt is not" not in left
+
+
+@pytest.mark.usefixtures("half_a_second")
 def test_reproduce__kept_logits_in_every_form(
     tailshift: Command, digits_run: ts.Run
 ) -> None:
@@ -92,7 +120,7 @@ def test_reproduce__kept_logits_in_every_form(
         *("reproduce", "table9", "--quick", "--seeds", "0", "--logits", "kept"),
         *("--csv", "t.csv", "--markdown", "t.md", "--latex", "t.tex", "--dry-run"),
     )
-    assert (result.code, result.err) == (0, "")
+    assert result.code == 0
     assert "cifar100_lt_ir50_lade_quick" not in result.out
     [record] = [
         record
@@ -109,7 +137,7 @@ def test_reproduce__kept_logits_in_every_form(
 @pytest.mark.usefixtures("half_a_second")
 def test_reproduce__dry_run_of_all_seeds(tailshift: Command) -> None:
     result = tailshift("reproduce", "table8", "--dry-run", "--seeds", "0,1")
-    assert (result.code, result.err) == (0, "")
+    assert result.code == 0
     assert "36 runs" in result.out
     for recipe in ("cifar100_lt_ir10_lade_lambda0", "inaturalist2018_lade_alpha0"):
         assert recipe in result.out

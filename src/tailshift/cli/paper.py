@@ -88,7 +88,9 @@ def reproduce_command(
             announce=announce,
         )
     if dry_run and plan.missing:
-        console.print(estimate_table(plan.estimates()))
+        for sentence in plan.missing_data:
+            print_note(sentence)
+        console.print(estimate_table(plan.estimates(announce=_say)))
     if is_figure:
         announce(plan.title)
         for title in plan.lacking:
@@ -101,6 +103,10 @@ def reproduce_command(
         print(f"error: {fault}", file=sys.stderr)
     if plan.faults:
         raise SystemExit(2)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _show_table(

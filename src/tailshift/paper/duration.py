@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailshift.config import RunConfig
-from tailshift.data import Batch, Batches, DataShape
+from tailshift.data import Batch, Batches, DataShape, benchmarks, cifar, dataset
 from tailshift.runs.checkpoint import Position
 from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric
@@ -32,6 +32,41 @@ def data_shape(config: RunConfig, data_root: Path | None = None) -> DataShape:
         return shape
     data = config.data.load(root=data_root, seed=config.seed)
     return DataShape(data.class_counts, data.image_size, data.in_channels)
+
+
+def missing_data(configs: Iterable[RunConfig], root: Path | None = None) -> list[str]:
+    """Return a sentence for each benchmark whose files are not there.
+
+    Args:
+        configs: What would be trained.
+        root: Folder that holds the data; None takes ``TAILSHIFT_DATA``.
+    """
+    sets = {config.data_name: config.data for config in configs}
+    return [text for data in sets.values() if (text := _missing(data, root))]
+
+
+def _missing(data: dataset.Dataset, root: Path | None) -> str:
+    """Return what is not there, or the empty text; nothing is downloaded."""
+    if not isinstance(data, benchmarks.ListBenchmark | cifar.CIFARLT):
+        return ""
+    try:
+        folder = dataset.data_root(root)
+        if isinstance(data, benchmarks.ListBenchmark):
+            for name in data.lists.values():
+                data.find_list(folder, name)
+            return ""
+    except ValueError:  # no folder is named
+        return f"{data.name} cannot be trained on: name its folder with --data-root."
+    except FileNotFoundError as error:
+        return str(error)
+    name = data.layout.folder
+    folder = folder if folder.name == name else folder / name
+    if folder.is_dir():
+        return ""
+    return (
+        f"{data.name} is not in `{folder}`: training downloads it there first. If it "
+        "is elsewhere, name the folder around it with --data-root."
+    )
 
 
 SMALLEST_BATCH = 4
@@ -57,9 +92,17 @@ class Estimate:
 
 
 def estimate_runs(
-    configs: Iterable[RunConfig], data_root: Path | None = None
+    configs: Iterable[RunConfig],
+    data_root: Path | None = None,
+    announce: Callable[[str], None] = lambda text: None,
 ) -> list[Estimate]:
-    """Return how long each run would take; equal steps are measured once."""
+    """Return how long each run would take; equal steps are measured once.
+
+    Args:
+        configs: What would be trained.
+        data_root: Folder that holds the data, if it is read from disk.
+        announce: Told which step is timed next, as that takes a while.
+    """
     measured: dict[object, float] = {}
     estimates = []
     for config in configs:
@@ -72,6 +115,7 @@ def estimate_runs(
             shape.image_size,
         )
         if equal not in measured:
+            announce(f"timing one step of {config.recipe}")
             measured[equal] = seconds_per_step(config, shape)
         steps = num_steps(config, shape)
         estimates.append(Estimate(config.recipe, config.seed, steps, measured[equal]))

@@ -10,7 +10,7 @@ from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
 from tailshift.metrics.table import METRICS
 from tailshift.paper import comparison, numbers
-from tailshift.paper.duration import Estimate, estimate_runs
+from tailshift.paper.duration import Estimate, estimate_runs, missing_data
 from tailshift.paper.sources import BENCHMARKS, Source, asked_numbers, source_of
 from tailshift.paper.tune import INTERRUPTED
 from tailshift.predictions import Predictions
@@ -136,11 +136,24 @@ class Plan:
         titles = [panel.title for panel in self.request.panels]
         return [title for title in titles if not self.found.get(title)]
 
-    def estimates(self) -> list[Estimate]:
-        """Return how long each missing run would take on this machine."""
+    def estimates(self, announce: Announce = _silent) -> list[Estimate]:
+        """Return how long each missing run would take on this machine.
+
+        Args:
+            announce: Told which step is timed next.
+        """
+        return estimate_runs(*self._wanted, announce)
+
+    @property
+    def missing_data(self) -> list[str]:
+        """A sentence for each benchmark that would be trained on and is not there."""
+        return missing_data(*self._wanted)
+
+    @property
+    def _wanted(self) -> tuple[list[RunConfig], Path | None]:
         root = self.request.data_root
         configs = [job.config for job in self.missing]
-        return estimate_runs(configs, None if root is None else Path(root))
+        return configs, None if root is None else Path(root)
 
     def comparisons(self) -> list[comparison.Comparison]:
         """Return a table: ours beside the paper's, cell by cell."""
