@@ -2,14 +2,19 @@
 
 import csv
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 import tailshift as ts
@@ -191,14 +196,55 @@ def test_estimate__shows_the_oracle_where_labels_are(
     assert [row[-1] for row in rows if row[0].isdigit()] == ["10.0"] * 10
 
 
-def test_estimate__of_logits_made_elsewhere(tailshift: Command) -> None:
-    """Held-out and unlabelled logits from files; a thousand samples, no shift."""
+def _held_out_and_new() -> NDArray[np.int64]:
+    """Write logits: a thousand held out, whose labels it returns, and as many new."""
     rng = np.random.default_rng(0)
     y = rng.choice(3, size=2000, p=[0.6, 0.3, 0.1])
     logits = 1.5 * (rng.normal(size=(2000, 3)) + 1.5 * np.eye(3)[y])
     logits += np.log([0.6, 0.3, 0.1])
     np.savez("held.npz", logits=logits[:1000], labels=y[:1000])
     np.save("new.npy", logits[1000:])
+    return y[:1000]
+
+
+def _read_terminal(side: int) -> str:
+    """Return all that is shown until the other side is closed."""
+    shown = b""
+    with suppress(OSError):  # how Linux says that it is closed
+        while part := os.read(side, 2**16):
+            shown += part
+    os.close(side)
+    return shown.decode()
+
+
+def test_estimate__shows_its_phases_on_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _held_out_and_new()
+    ours, theirs = os.openpty()
+    words = ("estimate", "held.npz", "--unlabelled", "new.npy", "--interval")
+    command = [sys.executable, "-m", "tailshift", *words]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=theirs, env=environment
+    ) as process:
+        os.close(theirs)
+        shown = _read_terminal(ours)
+        printed = process.communicate(timeout=100)[0].decode()
+    assert process.returncode == 0
+    for phase in (
+        "calibrating on 1,000 held-out samples",
+        "estimating 3 shares from 1,000 samples",
+        "computing the intervals of the shares",
+    ):
+        assert phase in shown
+        assert phase not in printed
+
+
+def test_estimate__of_logits_made_elsewhere(tailshift: Command) -> None:
+    """Held-out and unlabelled logits from files; a thousand samples, no shift."""
+    y = _held_out_and_new()
     result = tailshift("estimate", "held.npz", "--unlabelled", "new.npy", "-o", "p.csv")
     assert result.err == ""
     sentence = result.out.splitlines()[1]
@@ -209,7 +255,7 @@ def test_estimate__of_logits_made_elsewhere(tailshift: Command) -> None:
     assert heading == ["class", "share"]
     names, shares = zip(*rows, strict=True)
     assert names == ("class 0", "class 1", "class 2")
-    expected = (np.bincount(y[:1000]) + 0.5) / 1001.5
+    expected = (np.bincount(y) + 0.5) / 1001.5
     np.testing.assert_allclose(np.array(shares, float), expected, atol=1e-8)
 
 

@@ -33,6 +33,19 @@ def test_adapt__follows_a_shift(mixture):
     )
 
 
+def test_adapt__announces_its_phases(mixture):
+    mixture, phases = mixture(6, imbalance_ratio=10.0), []
+    new, _ = mixture.draw(mixture.source_prior, 300, seed=1)
+    adapt(_held_out(mixture), new, with_interval=True, announce=phases.append)
+    assert phases == [
+        "calibrating on 1,000 held-out samples",
+        "estimating 6 shares from 300 samples",
+        "testing for a shift",
+        "computing the interval of the tilt",
+        "computing the intervals of the shares",
+    ]
+
+
 def test_adapt__keeps_the_source_prior_where_there_is_no_shift(mixture):
     mixture = mixture(6, imbalance_ratio=10.0)
     source = mixture.source_prior

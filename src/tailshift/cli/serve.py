@@ -1,7 +1,8 @@
 """Commands that put a trained run to use: predict, estimate, export."""
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -70,9 +71,16 @@ def predict(
     if output is not None:
         check_output(output)
         check_new(output, force)
-    answers = serving.predict(
-        run, images, target=target, adapt=is_adapted, held_out=held_out, track=_progress
-    )
+    with _phases() as announce_phase:
+        answers = serving.predict(
+            run,
+            images,
+            target=target,
+            adapt=is_adapted,
+            held_out=held_out,
+            track=_progress,
+            announce=announce_phase,
+        )
     _warn_of_broken(answers.broken)
     if answers.reason:
         print(f"note: {answers.reason}", file=sys.stderr)
@@ -159,9 +167,15 @@ def estimate(
 
     if output is not None:
         check_new(output, force)
-    report = serving.estimate(
-        source, unlabelled, held_out=held_out, interval=interval, track=_progress
-    )
+    with _phases() as announce_phase:
+        report = serving.estimate(
+            source,
+            unlabelled,
+            held_out=held_out,
+            interval=interval,
+            track=_progress,
+            announce=announce_phase,
+        )
     _warn_of_broken(report.broken)
     _print_report(report)
     if output is not None:
@@ -174,6 +188,23 @@ def _progress(starts: Sequence[int]) -> Iterable[int]:
     if not terminal.is_terminal:
         return starts
     return track(starts, "images", console=terminal, transient=True)
+
+
+@contextmanager
+def _phases() -> Iterator[Callable[[str], None]]:
+    """Give a function that shows what is done at the moment, if somebody watches."""
+    terminal = Console(stderr=True)
+    status = terminal.status("")
+
+    def show(phase: str) -> None:
+        if terminal.is_terminal:
+            status.update(phase)
+            status.start()  # not before: images have a bar of their own
+
+    try:
+        yield show
+    finally:
+        status.stop()
 
 
 def _warn_of_broken(broken: Mapping[str, str]) -> None:

@@ -1,6 +1,7 @@
 """Adapting to unlabelled data in one call, and only if a test sees a shift."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -156,6 +157,7 @@ def adapt(
     estimator: MAPEstimator | None = None,
     level: float = 0.05,
     with_interval: bool = False,
+    announce: Callable[[str], None] = lambda phase: None,
 ) -> Adaptation:
     """Estimate the target prior, or keep the source prior if that is safer.
 
@@ -170,6 +172,7 @@ def adapt(
         estimator: By default :class:`MAPEstimator` with the priors of ``held_out``.
         level: Largest p-value at which a shift counts as found.
         with_interval: Also compute the bootstrap interval.
+        announce: Told what is done next; thousands of classes take a minute.
 
     Example:
         >>> import torch
@@ -183,10 +186,16 @@ def adapt(
     """
     f = check_logits(as_tensor(unlabelled_logits, "unlabelled_logits").cpu())
     estimator = default_estimator(held_out) if estimator is None else estimator
+    announce(f"calibrating on {len(held_out.labels):,} held-out samples")
     estimator.fit(held_out.logits, held_out.labels)
+    announce(f"estimating {f.shape[1]:,} shares from {len(f):,} samples")
     q = estimator.estimate(f)
+    announce("testing for a shift")
     p_value = _test(estimator, held_out.logits, f)
+    announce("computing the interval of the tilt")
     low, high = estimator.gamma_interval_
+    if with_interval:
+        announce("computing the intervals of the shares")
     log_p_s = estimator.source_prior_.log()
     width = (high - low) * float(log_p_s.max() - log_p_s.min())
     is_adapted, reason = _judge(p_value, level, estimator.choice_.gain, width, len(f))

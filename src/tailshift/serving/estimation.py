@@ -1,7 +1,7 @@
 """What unlabelled data say about a shift, beside no adaptation and the truth."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,6 +73,7 @@ def estimate(
     held_out: Predictions | images.PathLike | None = None,
     interval: bool = False,
     track: images.Track = iter,
+    announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
     """Estimate the class mix of unlabelled data, as ``tailshift estimate`` does.
 
@@ -84,12 +85,13 @@ def estimate(
             validation logits, or those of ``source``.
         interval: Whether to compute the 95 % bootstrap interval.
         track: See :func:`~tailshift.serving.images.image_logits`.
+        announce: See :func:`~tailshift.estimators.adapt`.
     """
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         source = load(source)
     known = images.held_out_logits(source if held_out is None else held_out)
     given = _as_unlabelled(source, unlabelled, track)
-    return estimate_shift(known, given, with_interval=interval)
+    return estimate_shift(known, given, with_interval=interval, announce=announce)
 
 
 def _as_unlabelled(
@@ -150,7 +152,11 @@ def _read_npy(path: Path) -> Tensor:
 
 
 def estimate_shift(
-    held_out: Predictions, unlabelled: Unlabelled, *, with_interval: bool = False
+    held_out: Predictions,
+    unlabelled: Unlabelled,
+    *,
+    with_interval: bool = False,
+    announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
     """Estimate the target prior of unlabelled logits, and judge it if there are labels.
 
@@ -158,11 +164,16 @@ def estimate_shift(
         held_out: Labelled source data of the same model.
         unlabelled: Target data; its labels are used for the judgement alone.
         with_interval: Also compute the bootstrap interval.
+        announce: See :func:`~tailshift.estimators.adapt`.
     """
     _check_same_model(held_out, unlabelled)
     estimator = default_estimator(held_out)
     found = adapt(
-        held_out, unlabelled.logits, estimator=estimator, with_interval=with_interval
+        held_out,
+        unlabelled.logits,
+        estimator=estimator,
+        with_interval=with_interval,
+        announce=announce,
     )
     p_s, y = estimator.source_prior_, unlabelled.labels
     priors = {"no adaptation": p_s, "estimated": found.estimated_prior}

@@ -163,6 +163,7 @@ def predict(
     adapt: bool = False,
     held_out: Predictions | PathLike | None = None,
     track: Track = iter,
+    announce: Callable[[str], None] = lambda phase: None,
 ) -> Answers:
     """Classify image files under a class mix, as ``tailshift predict`` does.
 
@@ -176,6 +177,7 @@ def predict(
         held_out: Labelled logits to calibrate on, or their file; by default the run's
             validation logits.
         track: See :func:`image_logits`.
+        announce: See :func:`~tailshift.estimators.adapt`.
     """
     if target is not None and adapt:
         raise ValueError(
@@ -185,7 +187,7 @@ def predict(
     prior, reason = run.target_prior(SOURCE if target is None else target), ""
     found = image_logits(run, image_paths(images), track=track)
     if adapt:
-        prior, reason = _adapted(run, held_out, found.logits)
+        prior, reason = _adapted(run, held_out, found.logits, announce)
     rows = answer_rows(
         found.paths,
         found.logits,
@@ -197,7 +199,10 @@ def predict(
 
 
 def _adapted(
-    run: Run, held_out: Predictions | PathLike | None, logits: Tensor
+    run: Run,
+    held_out: Predictions | PathLike | None,
+    logits: Tensor,
+    announce: Callable[[str], None],
 ) -> tuple[Tensor, str]:
     """Return the estimate, or the source prior, and why."""
     if held_out is None and not run.has_val_logits:
@@ -205,7 +210,8 @@ def _adapted(
             f"{run.directory} has no validation logits to calibrate on, so that the "
             "source prior is kept. Give labelled logits (`held_out`, --held-out)."
         )
-    found = adapt_to(held_out_logits(run if held_out is None else held_out), logits)
+    known = held_out_logits(run if held_out is None else held_out)
+    found = adapt_to(known, logits, announce=announce)
     return found.target_prior, found.reason
 
 
