@@ -171,7 +171,7 @@ def test_evaluate__logits_of_minus_infinity():
     predictions = Predictions(
         logits, torch.tensor([0, 1, 1]), trained_prior=torch.tensor([0.9, 0.1])
     )
-    raw, compensated = evaluate(predictions, ["uniform"])
+    raw, compensated = evaluate(predictions, ["uniform"], sampling="first")
     assert (raw.num_samples, raw.accuracy, compensated.accuracy) == (2, 1.0, 1.0)
 
 
@@ -182,7 +182,11 @@ def test_evaluate__fewer_than_five_classes():
 
 
 def test_evaluate__classes_of_unequal_size():
-    """Class 1 has two samples, so a named target starts from two of each."""
+    """All count: class 1, 1 of 2 right, is half of uniform and a third of forward 2.
+
+    Thinned sets start from the two samples of class 1. Weights that make 3 and 2
+    samples equal are 1/3 and 1/2: 2² / (3 · 1/9 + 2 · 1/4) = 4.8 effective samples.
+    """
     predictions = Predictions(
         torch.eye(2)[[0, 0, 0, 1, 0]],
         torch.tensor([0, 0, 0, 1, 1]),
@@ -191,9 +195,16 @@ def test_evaluate__classes_of_unequal_size():
     uniform_record, forward, everything = evaluate(
         predictions, ["uniform", "forward:2", AS_IS]
     )
-    assert (uniform_record.num_samples, uniform_record.accuracy) == (4, 0.75)
-    assert (forward.num_samples, forward.accuracy) == (3, 1.0)
-    assert (everything.num_samples, everything.accuracy) == (5, 0.8)
+    assert [uniform_record.num_samples, forward.num_samples] == [5, 5]
+    assert uniform_record.accuracy == pytest.approx(3 / 4)
+    assert uniform_record.num_effective == pytest.approx(4.8)
+    assert forward.accuracy == pytest.approx(5 / 6)
+    assert uniform_record.sampling == forward.sampling == "reweighted"
+    assert (everything.num_samples, everything.num_effective) == (5, 5)
+    assert (everything.accuracy, everything.sampling) == (0.8, "first")
+    thinned = evaluate(predictions, ["uniform", "forward:2"], sampling="first")
+    assert [(r.num_samples, r.num_effective) for r in thinned] == [(4, 4), (3, 3)]
+    assert [r.accuracy for r in thinned] == [0.75, 1.0]
 
 
 # What is known decides what there is
@@ -250,13 +261,14 @@ def test_evaluate__refuses_a_lone_string():
 def test_evaluate__leaves_out_a_class_that_the_test_set_lacks():
     """Classes 0 and 2 are left, one sample each; class 1 is never the answer."""
     predictions = Predictions(
-        torch.eye(3),
-        torch.tensor([0, 0, 2]),
+        torch.eye(3)[[0, 2]],
+        torch.tensor([0, 2]),
         source_counts=torch.tensor([5, 2, 1]),
         trained_prior=torch.full((3,), 1 / 3, dtype=torch.float64),
     )
     raw, compensated = evaluate(predictions, ["uniform"])
     assert (raw.num_samples, compensated.num_samples) == (2, 2)
+    assert raw.sampling == "first"  # balanced, as far as it has classes
     assert (raw.accuracy, compensated.accuracy) == (1, 1)
 
 

@@ -7,6 +7,7 @@ import pytest
 from tailshift.evaluation import Record, Summary, summarise
 
 NAN = math.nan
+TEN = {"num_samples": 10, "num_effective": 10.0, "sampling": "first"}
 
 
 def _record(target, accuracy, *, compensated=False):
@@ -27,8 +28,8 @@ def test_summarise__worked_example():
     summaries = summarise({"LADE": [_run(0.25, 0.5), _run(0.75, 0.5)]})
     sd = math.sqrt(0.125)
     assert summaries == [
-        Summary("LADE", "forward:50", 0.5, pytest.approx(sd), 0.5, 0.0, 2),
-        Summary("LADE", "uniform", 0.25, pytest.approx(sd / 2), 0.25, 0.0, 2),
+        Summary("LADE", "forward:50", 0.5, pytest.approx(sd), 0.5, 0.0, 2, **TEN),
+        Summary("LADE", "uniform", 0.25, pytest.approx(sd / 2), 0.25, 0.0, 2, **TEN),
     ]
 
 
@@ -46,7 +47,7 @@ def test_summarise__as_numpy():
 
 def test_summarise__one_run_has_no_deviation():
     summary = summarise({"LADE": [_run(0.5, 0.75)]})[0]
-    assert summary == Summary("LADE", "forward:50", 0.5, 0.0, 0.75, 0.0, 1)
+    assert summary == Summary("LADE", "forward:50", 0.5, 0.0, 0.75, 0.0, 1, **TEN)
 
 
 def test_summarise__keeps_the_order_of_methods_and_targets():

@@ -15,6 +15,7 @@ from tailshift.evaluation.sampling import (
     Sampling,
     TestSet,
     check_sampling,
+    default_sampling,
     draw_test_set,
 )
 from tailshift.metrics.accuracy import label_ranks
@@ -101,7 +102,7 @@ class Record:
     compensated: bool
     """Whether the logits were compensated to the target prior."""
     num_samples: int
-    """Size of the test set drawn to the target."""
+    """Size of the test set drawn to the target, or of the whole if re-weighted."""
     accuracy: float
     """Top-1 accuracy over all samples."""
     many: float
@@ -130,6 +131,13 @@ class Record:
     """Standard deviations (n − 1) of the scores over several subsets."""
     others: Mapping[str, float] = field(default_factory=dict)
     """Scores of the metrics that plugins have registered."""
+    num_effective: float = math.nan
+    r"""Number of equally weighted samples that are as precise, by Kish:
+    :math:`(\sum w)^2 / \sum w^2`; by default ``num_samples``, as if all weigh alike."""
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.num_effective):
+            object.__setattr__(self, "num_effective", float(self.num_samples))
 
     def score(self, metric: str) -> float:
         """Return the score of a metric by its name."""
@@ -143,14 +151,16 @@ def evaluate(
     predictions: Predictions,
     targets: Sequence[str | os.PathLike[str]] = PAPER_TARGETS,
     *,
-    sampling: Sampling = "first",
+    sampling: Sampling | None = None,
     repeats: int = 10,
     seed: int = 0,
 ) -> list[Record]:
     r"""Return a raw record for each target and, if possible, a compensated one.
 
-    For each target the first :math:`n_c` test samples of each class are taken, and
-    :math:`p_t(c) = n_c / \sum_j n_j`. The compensated record is that of
+    If the classes of the test set are equal in size, the first :math:`n_c` samples of
+    each are taken for a target, as in the paper, and
+    :math:`p_t(c) = n_c / \sum_j n_j`; otherwise all samples are re-weighted to it. The
+    compensated record is that of
     :func:`~tailshift.compensation.post_compensate` with this prior; it is there if
     ``predictions.trained_prior`` is. Group accuracies and the order of ``forward`` and
     ``backward`` need ``predictions.source_counts``. With neither, the one record
@@ -159,14 +169,16 @@ def evaluate(
     empty, or a mapping for random subsets.
 
     Args:
-        predictions: Logits and labels of a test set. If its classes differ in size,
-            the named targets start from the smallest: further samples go unused.
+        predictions: Logits and labels of a test set. Classes that do not occur in it
+            are skipped by the named targets.
         targets: Names of :class:`~tailshift.targets.Shift`, files of
             counts, or ``"as_is"``: the whole test set, raw, as its prior is not known
             but read from the labels.
-        sampling: ``"first"`` as above; ``"random"`` samples of each class instead, the
+        sampling: ``"first"`` samples of each class; ``"random"`` ones instead, the
             mean over several subsets, with their standard deviations; or
-            ``"reweighted"``, the expectation under the target from all samples. See
+            ``"reweighted"``, the expectation under the target from all samples. By
+            default the first if the test set is balanced, else re-weighted. Thinned
+            sets start from the smallest class. See
             :func:`~tailshift.evaluation.sampling.draw_test_set`.
         repeats: How many random subsets.
         seed: Seed for the random subsets.
@@ -186,6 +198,7 @@ def evaluate(
             f"`targets` must be a list of targets, but is the string {targets!r}. "
             f"Write [{targets!r}]."
         )
+    sampling = sampling or default_sampling(predictions.labels)
     check_sampling(sampling, repeats)
     if predictions.source_counts is None and predictions.trained_prior is None:
         targets = [AS_IS]
@@ -256,11 +269,13 @@ def _record(
     sampling: Sampling,
 ) -> Record:
     """Return the mean over random subsets, and their deviation."""
+    w = test_set.weights[0].double()  # (N,); every drawing has the same counts
     about: dict[str, Any] = {
         "target": test_set.target,
         "compensated": is_compensated,
-        "num_samples": int(test_set.weights[0].count_nonzero()),
-        "sampling": sampling,
+        "num_samples": int(w.count_nonzero()),
+        "num_effective": float(w.sum() ** 2 / w.square().sum()),
+        "sampling": "first" if test_set.target == AS_IS else sampling,  # all are taken
         "num_subsets": len(drawings),
     }
     columns = {

@@ -17,6 +17,26 @@ Sampling: TypeAlias = Literal["first", "random", "reweighted"]
 ``"reweighted"``: every sample, weighted by :math:`p_t(y)` over its class's share."""
 
 
+def default_sampling(labels: Tensor) -> Sampling:
+    """Return the way that suits a test set: the paper's, if its classes are balanced.
+
+    Thinned test sets start from the smallest class. If the classes that occur differ in
+    size, that would leave samples unused, and every sample is re-weighted instead.
+
+    Args:
+        labels: :math:`y` of the test set, shape (N,).
+
+    Example:
+        >>> default_sampling(torch.tensor([0, 2, 2, 0]))
+        'first'
+        >>> default_sampling(torch.tensor([0, 2, 2, 2]))
+        'reweighted'
+    """
+    n = labels.bincount()
+    n = n[n > 0]
+    return "first" if n.min() == n.max() else "reweighted"
+
+
 @dataclass(frozen=True, eq=False)
 class TestSet:
     """What each sample counts in the test sets that are drawn to a target."""

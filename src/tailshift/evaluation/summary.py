@@ -35,6 +35,13 @@ class Summary:
     """The method's registered name, if it has one."""
     compensates: bool = False
     """Whether the method's inference is the compensation."""
+    num_samples: int = 0
+    """Number of test samples behind a run's score, the fewest of the runs; 0 if not
+    known."""
+    num_effective: float = 0.0
+    """Effective number of these, as in the records; 0 if not known."""
+    sampling: str = ""
+    """How the test set was drawn; empty if not known."""
 
     @property
     def num_values(self) -> int:
@@ -108,6 +115,9 @@ def _summary(method: str, target: str, tables: list[_Table], metric: str) -> Sum
         num_runs=len(tables),
         num_subsets=raw[0].num_subsets,
         metric=metric,
+        num_samples=min(record.num_samples for record in raw),
+        num_effective=min(record.num_effective for record in raw),
+        sampling=raw[0].sampling,
     )
 
 
