@@ -56,6 +56,7 @@ def make_runs() -> MakeRuns:
                 _predictions(method, seed, class_names),
                 key=method.lower().replace(" ", "_"),
                 compensates=method == "LADE",
+                unit="images",
             )
             for method in methods
             for seed in range(num_seeds)

@@ -88,7 +88,8 @@ def test_payload__logits_beyond_half_precision() -> None:
 def test_interactive_section__says_which_classes_are_left_out() -> None:
     predictions = Predictions(torch.eye(3)[:2], torch.tensor([0, 1]))
     section = interactive_section([ReportRun("A", 0, predictions)], room=AMPLE)
-    assert "Skipped in every target: 1 class without test images." in section
+    sentence = "1 class without test samples is left out of every target: class 2."
+    assert sentence in section
 
 
 def test_stratified_sample__as_many_of_each_class_as_fit() -> None:

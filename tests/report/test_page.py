@@ -86,8 +86,8 @@ def test_write_report__tables_figures_and_provenance(make_runs, tmp_path: Path) 
     number = r"<strong>\d\d\.\d&nbsp;%</strong>"
     both = f"{number} as trained and {number} compensated on"
     assert re.search(
-        f"Softmax, trained once, reaches {both} <em>uniform</em>, "
-        rf"and {both} <em>backward 50</em>\.",
+        rf"Softmax, trained once, reaches {both} <em>uniform</em> \(500 images\), "
+        rf"and {both} <em>backward 50</em> \(135 images\)\.",
         page,
     )
 

@@ -46,7 +46,8 @@ def test_names__two_alphas_are_one_row_each_everywhere(
     forms = ("--csv", "t.csv", "--markdown", "t.md", "--latex", "t.tex")
     shown = tailshift("evaluate", *two_alphas, *SHIFTED, *forms)
     lines = Path("t.md").read_text(encoding="utf-8").splitlines()[2:]
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines] == NAMES
+    names = [line.split(" | ")[0].removeprefix("| ") for line in lines]
+    assert names == [*NAMES, "n"]
     with Path("t.csv").open(encoding="utf-8", newline="") as file:
         assert [row["method"] for row in csv.DictReader(file)] == NAMES
     assert tailshift("report", *two_alphas, "-o", "out").code == 0

@@ -19,6 +19,8 @@ from tailshift.report.tables import (
 from tailshift.targets import PAPER_TARGETS
 
 NAN = math.nan
+DRAWN = {"num_samples": 500, "num_effective": 500.0, "sampling": "first"}
+WEIGHTED = {"num_samples": 90, "num_effective": 41.56, "sampling": "reweighted"}
 
 
 def _demo(methods: tuple[str, ...] = ("Softmax", "Balanced Softmax", "LADE")):
@@ -26,6 +28,7 @@ def _demo(methods: tuple[str, ...] = ("Softmax", "Balanced Softmax", "LADE")):
         replace(
             Summary(method, target, 0.5 + i / 100, 0.0123, 0.8 + i / 100, 0.1, 3),
             compensates=method == "LADE",
+            **DRAWN,
         )
         for i, method in enumerate(methods)
         for target in PAPER_TARGETS
@@ -42,11 +45,13 @@ def test_summary_table__demo_fits_into_80_columns_uncut() -> None:
     text = _printed(_demo(), width=80)
     lines = [line.rstrip() for line in text.splitlines()]
     assert max(map(len, lines)) <= 80
-    assert " forward 50   50.0 ± 1.2  80.0 ± 10.0" in text
+    assert "\nforward 50   50.0 ± 1.2  80.0 ± 10.0" in text
     assert text.count("82.0 ± 10.0") == 11
-    assert [line.split()[:2] for line in lines[5:16]] == [
+    assert [line.split()[:2] for line in lines[4:15]] == [
         (target.replace(":", " ") + " 50.0").split()[:2] for target in PAPER_TARGETS
     ]
+    assert [line.split()[-1] for line in lines[2:15:12]] == ["n", "500"]
+    assert lines[-1].strip() == "n: test samples"
     assert "…" not in text
 
 
@@ -54,9 +59,10 @@ def test_summary_table__many_methods_stand_below_each_other() -> None:
     text = _printed(_demo(("Softmax", "Focal", "LDAM", "LADE")), width=100)
     lines = text.splitlines()
     names = ["Softmax", "PC Softmax", "Focal", "PC Focal", "LDAM", "PC LDAM", "LADE"]
-    assert [line[:11].strip() for line in lines[5:19:2]] == names
-    assert lines[5].split()[1:] == ["50.0"] * 11
-    assert lines[6].split() == ["±1.2"] * 11
+    assert [line[:11].strip() for line in lines[4:18:2]] == names
+    assert lines[4].split()[1:] == ["50.0"] * 11
+    assert lines[5].split() == ["±1.2"] * 11
+    assert lines[18].split() == ["n", *["500"] * 11]
     assert "…" not in text
 
 
@@ -88,6 +94,18 @@ def test_to_markdown__methods_down_targets_across() -> None:
     )
 
 
+def test_tables__re_weighted_scores_show_the_effective_number() -> None:
+    """The fewest, if rows differ; a table of unknown sizes has no n."""
+    few = Summary("A", "uniform", 0.5, 0.0, NAN, NAN, 1, **WEIGHTED)
+    summaries = [few, Summary("B", "uniform", 0.5, 0.0, NAN, NAN, 1, **DRAWN)]
+    assert to_markdown(summaries).splitlines()[-1] == "| n | 42 |"
+    assert to_latex(summaries).splitlines()[-4] == r"    n & 42 \\"
+    words = " ".join(_printed([few], width=80).split())
+    assert "uniform 50.0 42 n: effective test samples, of 90 weighted" in words
+    unknown = Summary("A", "uniform", 0.5, 0.0, NAN, NAN, 1)
+    assert to_markdown([unknown]).splitlines()[-1] == "| A | 50.0 |"
+
+
 def test_to_markdown__names_cannot_break_the_table() -> None:
     summaries = [Summary("a|b\n<b>*c*", "uniform", 0.5, 0.0, NAN, NAN, 1)]
     assert to_markdown(summaries).splitlines()[2] == (r"| a\|b &lt;b&gt;\*c\* | 50.0 |")
@@ -95,15 +113,16 @@ def test_to_markdown__names_cannot_break_the_table() -> None:
 
 def test_write_csv__percent_with_two_decimals(tmp_path: Path) -> None:
     summaries = [
-        Summary("Softmax", "forward:50", 0.71234, 0.00456, 0.8, 0.0, 3),
+        Summary("Softmax", "forward:50", 0.71234, 0.00456, 0.8, 0.0, 3, **WEIGHTED),
         Summary('a,"b"', "uniform", 0.5, 0.0, NAN, NAN, 1),
     ]
     path = tmp_path / "table.csv"
     write_csv(path, summaries)
     assert path.read_text(encoding="utf-8") == (
-        "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd\n"
-        "Softmax,forward:50,71.23,0.46,80.00,0.00\n"
-        '"a,""b""",uniform,50.00,0.00,,\n'
+        "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd,"
+        "num_samples,num_effective,sampling\n"
+        "Softmax,forward:50,71.23,0.46,80.00,0.00,90,41.6,reweighted\n"
+        '"a,""b""",uniform,50.00,0.00,,,,,\n'
     )
     with path.open(encoding="utf-8", newline="") as file:
         assert [row["method"] for row in csv.DictReader(file)] == ["Softmax", 'a,"b"']
@@ -117,8 +136,9 @@ def test_write_csv__other_scores_have_columns_of_their_own(tmp_path: Path) -> No
     write_csv(tmp_path / "table.csv", summaries)
     assert (tmp_path / "table.csv").read_text(encoding="utf-8") == (
         "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd,"
-        "raw_ece_mean,raw_ece_sd,compensated_ece_mean,compensated_ece_sd\n"
-        "Softmax,uniform,50.00,1.00,60.00,2.00,0.250000,0.030000,,\n"
+        "raw_ece_mean,raw_ece_sd,compensated_ece_mean,compensated_ece_sd,"
+        "num_samples,num_effective,sampling\n"
+        "Softmax,uniform,50.00,1.00,60.00,2.00,0.250000,0.030000,,,,,\n"
     )
 
 

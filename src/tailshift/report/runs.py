@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from tailshift.evaluation import Record, Sampling, Summary, evaluate, summarise
 from tailshift.methods import METHODS, Method
 from tailshift.predictions import Predictions
-from tailshift.priors import from_counts, uniform
+from tailshift.priors import counts_from_labels, from_counts, uniform
 from tailshift.runs.run import Run, load
 from tailshift.targets import PAPER_TARGETS
 
@@ -32,6 +32,8 @@ class ReportRun:
     """Registered name of the method, whatever its settings; empty if it has none."""
     compensates: bool = False
     """Whether the method's inference is the compensation, as LADE's is."""
+    unit: Literal["images", "samples"] = "samples"
+    """What the test set consists of, as the page calls it."""
     _records: dict[tuple[object, ...], list[Record]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -40,7 +42,7 @@ class ReportRun:
         self,
         targets: Sequence[str] = PAPER_TARGETS,
         *,
-        sampling: Sampling = "first",
+        sampling: Sampling | None = None,
         repeats: int = 10,
     ) -> list[Record]:
         """Return what the run scores, as `tailshift.evaluate` does, but only once."""
@@ -125,8 +127,8 @@ def gather_runs(
         runs: Runs, run directories or files of logits; a single one needs no list.
         logits: Further files of logits.
         trained_prior: Prior that logits carry, for files that do not say.
-        announce: Called with a sentence about each run that is not finished, and about
-            logits whose prior is not known.
+        announce: Called with a sentence about each run that is not finished, about
+            logits whose prior is not known, and about classes without test samples.
     """
     if isinstance(runs, Run | ReportRun | str | os.PathLike):
         runs = [runs]
@@ -153,7 +155,11 @@ def gather_runs(
                 f"{other.name} does not say which prior its logits carry, so only raw "
                 "results are shown. Name it with --trained-prior."
             )
-    return [*ready, *report_runs(trained), *others]
+    found = [*ready, *report_runs(trained), *others]
+    for sentence in dict.fromkeys(map(untested_classes, found)):
+        if sentence:
+            announce(sentence)
+    return found
 
 
 def report_runs(runs: Sequence[Run]) -> list[ReportRun]:
@@ -180,6 +186,7 @@ def report_run(run: Run, split: str = "test", *, title: str = "") -> ReportRun:
         name=str(run.directory),
         key=run.config.method_name,
         compensates=method.compensates,
+        unit="images",
     )
 
 
@@ -263,7 +270,7 @@ def summarise_runs(
     targets: Sequence[str] = PAPER_TARGETS,
     *,
     metrics: Sequence[str] = ("accuracy",),
-    sampling: Sampling = "first",
+    sampling: Sampling | None = None,
     repeats: int = 10,
 ) -> list[Summary]:
     """Return mean and spread over the seeds of each method, target by target.
@@ -273,7 +280,7 @@ def summarise_runs(
         targets: This and those below are as :func:`~tailshift.evaluation.evaluate` has
             them.
         metrics: Scores of the records, one list of summaries after the other.
-        sampling: How test sets are drawn.
+        sampling: How test sets are drawn; by default as it suits each.
         repeats: How many random ones.
     """
     grouped = by_method(runs)
@@ -290,6 +297,40 @@ def summarise_runs(
         for summary in summarise(records, metric)
         for first in grouped[summary.method][:1]
     ]
+
+
+def unit_of(runs: Iterable[ReportRun]) -> str:
+    """Return what the test set consists of: images if all runs say so, else samples."""
+    return "images" if all(run.unit == "images" for run in runs) else "samples"
+
+
+NUM_NAMED = 5  # class names in a sentence
+
+
+def untested_classes(run: ReportRun) -> str:
+    """Return a sentence on the classes without test samples; empty if there are none.
+
+    Args:
+        run: A run, whose test set it is about.
+
+    Example:
+        >>> import torch
+        >>> names = ("kea", "kiwi", "tui")
+        >>> p = Predictions(torch.eye(3)[:1], torch.tensor([0]), class_names=names)
+        >>> untested_classes(ReportRun("A", 0, p))
+        '2 classes without test samples are left out of every target: kiwi, tui.'
+    """
+    p = run.predictions
+    tested = counts_from_labels(p.labels, p.num_classes)
+    missing = [p.class_names[c] for c in (tested == 0).nonzero()[:, 0].tolist()]
+    if not missing:
+        return ""
+    named = ", ".join(missing[:NUM_NAMED])
+    if len(missing) > NUM_NAMED:
+        named += f" and {len(missing) - NUM_NAMED:,} more"
+    classes = "1 class" if len(missing) == 1 else f"{len(missing):,} classes"
+    are = "is" if len(missing) == 1 else "are"
+    return f"{classes} without test {run.unit} {are} left out of every target: {named}."
 
 
 def report_targets(runs: Sequence[ReportRun]) -> Sequence[str]:

@@ -32,6 +32,8 @@ class Cell:
     num_runs: int
     """Runs, or random subsets of a single one, that the deviation is of."""
     metric: str = "accuracy"
+    num_effective: int = 0
+    """Effective number of test samples behind it; 0 if not known."""
 
     @property
     def mean_text(self) -> str:
@@ -109,7 +111,8 @@ def _cell(summary: Summary, is_compensated: bool) -> Cell:
         mean, sd = summary.compensated_mean, summary.compensated_sd
     else:
         mean, sd = summary.raw_mean, summary.raw_sd
-    return Cell(mean, sd, summary.num_values, summary.metric)
+    size = round(summary.num_effective)
+    return Cell(mean, sd, summary.num_values, summary.metric, size)
 
 
 def row_keys(rows: Iterable[TableRow]) -> dict[str, str]:
@@ -136,6 +139,57 @@ def best_in(rows: Sequence[TableRow], column: str) -> set[str]:
     choose = max if metric.is_high_better else min
     best = choose(cells.values(), key=lambda cell: cell.mean).mean_text
     return {name for name, cell in cells.items() if cell.mean_text == best}
+
+
+def sizes_of(rows: Sequence[TableRow]) -> dict[str, str]:
+    """Return the effective number of test samples of each column; none if not known.
+
+    If it differs from row to row, it is the fewest.
+    """
+    columns: dict[str, list[int]] = {}
+    for row in rows:
+        for column, cell in row.cells.items():
+            columns.setdefault(column, []).append(cell.num_effective)
+    known = any(map(any, columns.values()))
+    return {c: f"{min(sizes):,}" for c, sizes in columns.items()} if known else {}
+
+
+def size_note(summaries: Sequence[Summary], unit: str = "samples") -> str:
+    """Return what the sizes beside the scores are: of drawn or of weighted samples.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> drawn = Summary("A", "uniform", 0.5, 0, 0.6, 0, 1, num_samples=9)
+        >>> size_note([drawn])
+        'n: test samples'
+        >>> size_note([replace(drawn, sampling="reweighted")], unit="images")
+        'n: effective test images, of 9 weighted to the target'
+    """
+    weighted = [s.num_samples for s in summaries if s.sampling == "reweighted"]
+    if not weighted:
+        return f"n: test {unit}"
+    return f"n: effective test {unit}, of {max(weighted):,} weighted to the target"
+
+
+def size_text(summary: Summary, unit: str = "samples") -> str:
+    """Return how many test samples a score is of; empty if that is not known.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> drawn = Summary("A", "uniform", 0.5, 0, 0.6, 0, 1, num_samples=90)
+        >>> size_text(drawn, unit="images")
+        '90 images'
+        >>> size_text(replace(drawn, sampling="reweighted", num_effective=41.6))
+        '90 weighted samples, effectively 42'
+    """
+    if not summary.num_samples:
+        return ""
+    if summary.sampling != "reweighted":
+        return f"{summary.num_samples:,} {unit}"
+    return (
+        f"{summary.num_samples:,} weighted {unit}, "
+        f"effectively {round(summary.num_effective):,}"
+    )
 
 
 def target_label(target: str) -> str:
@@ -171,9 +225,10 @@ def summary_table(summaries: Iterable[Summary]) -> Table:
     summaries = list(summaries)
     rows = rows_by_method(summaries)
     title = f"{_heading(summaries)} by target distribution"
-    if len(rows) <= MAX_TERMINAL_COLUMNS:
-        return _targets_down(rows, title)
-    return _targets_across(rows, title)
+    down = len(rows) <= MAX_TERMINAL_COLUMNS
+    table = _targets_down(rows, title) if down else _targets_across(rows, title)
+    table.caption = size_note(summaries) if sizes_of(rows) else None
+    return table
 
 
 def _targets_down(rows: Sequence[TableRow], title: str) -> Table:
@@ -181,10 +236,14 @@ def _targets_down(rows: Sequence[TableRow], title: str) -> Table:
     for row in rows:
         name, _, last = row.name.rpartition(" ")
         table.add_column(Text(f"{name}\n{last}".strip()), justify="right", no_wrap=True)
+    sizes = sizes_of(rows)
+    if sizes:
+        table.add_column("n", justify="right", style="dim")
     for target in columns_of(rows):
         best = best_in(rows, target)
         cells = [_terminal_cell(row, target, best) for row in rows]
-        table.add_row(Text(target_label(target)), *cells)
+        size = [sizes[target]] if sizes else []
+        table.add_row(Text(target_label(target)), *cells, *size)
     return table
 
 
@@ -197,6 +256,8 @@ def _targets_across(rows: Sequence[TableRow], title: str) -> Table:
     for row in rows:
         cells = [_terminal_cell(row, target, best[target], "\n") for target in targets]
         table.add_row(Text(row.name), *cells)
+    if sizes := sizes_of(rows):
+        table.add_row("n", *map(sizes.__getitem__, targets), style="dim")
     return table
 
 
@@ -206,6 +267,7 @@ def _empty_table(corner: str, title: str) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
+        show_edge=False,
     )
     table.add_column(corner)
     return table
@@ -245,7 +307,10 @@ def to_markdown(summaries: Iterable[Summary]) -> str:
 def _lines(
     rows: Sequence[TableRow], text: Callable[[str], str], bold: Callable[[str], str]
 ) -> list[list[str]]:
-    """Return each row's name and cells, escaped by ``text``, the best in bold."""
+    """Return each row's name and cells, escaped by ``text``, the best in bold.
+
+    The last line is the effective number of test samples, if that is known.
+    """
     columns = columns_of(rows)
     best = {column: best_in(rows, column) for column in columns}
     lines = []
@@ -256,6 +321,8 @@ def _lines(
             for column, cell in zip(columns, cells, strict=True)
         ]
         lines.append([text(row.name), *marked])
+    if sizes := sizes_of(rows):
+        lines.append(["n", *map(sizes.__getitem__, columns)])
     return lines
 
 
@@ -278,6 +345,7 @@ def to_latex(summaries: Iterable[Summary], *, caption: str = "") -> str:
 
 
 _CSV_STATISTICS = ("raw_mean", "raw_sd", "compensated_mean", "compensated_sd")
+_CSV_SIZES = ("num_samples", "num_effective", "sampling")
 
 
 def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
@@ -285,8 +353,10 @@ def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
 
     A method is called as its row X is in the other tables; the row "PC X" is the
     compensated columns of X. The first columns are accuracy, in percent with two
-    decimals. Summaries of other scores add four columns each, like ``raw_ece_mean``. A
-    value that is not known (no compensated result) is left empty.
+    decimals. Summaries of other scores add four columns each, like ``raw_ece_mean``.
+    The last columns are the number of test samples behind a line, their effective
+    number, and how they were drawn. A value that is not known (no
+    compensated result) is left empty.
     """
     table: dict[tuple[str, str], dict[str, Summary]] = {}
     for summary in summaries:
@@ -300,10 +370,18 @@ def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
     ):
         writer = csv.writer(file, lineterminator="\n")
         names = [_csv_column(metric, name) for metric, name in columns]
-        writer.writerow(["method", "target", *names])
+        writer.writerow(["method", "target", *names, *_CSV_SIZES])
         for key, row in table.items():
             values = (_csv_value(row[metric], name) for metric, name in columns)
-            writer.writerow([*map(csv_cell, key), *values])
+            size = _csv_size(next(iter(row.values())))
+            writer.writerow([*map(csv_cell, key), *values, *size])
+
+
+def _csv_size(summary: Summary) -> tuple[str, str, str]:
+    if not summary.num_samples:
+        return "", "", ""
+    effective = f"{summary.num_effective:.1f}".removesuffix(".0")
+    return str(summary.num_samples), effective, summary.sampling
 
 
 def _csv_column(metric: str, name: str) -> str:

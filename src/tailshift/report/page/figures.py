@@ -92,8 +92,13 @@ def average_probabilities(
     return curves
 
 
-def class_counts_figure(predictions: Predictions) -> go.Figure:
-    """Return the training images of each class, largest first, on a log axis."""
+def class_counts_figure(predictions: Predictions, unit: str = "images") -> go.Figure:
+    """Return the training samples of each class, largest first, on a log axis.
+
+    Args:
+        predictions: Predictions with the ``source_counts``.
+        unit: What the samples are called.
+    """
     if predictions.source_counts is None:
         raise ValueError(
             "`predictions` must know its source_counts to show them, but has none. "
@@ -102,15 +107,15 @@ def class_counts_figure(predictions: Predictions) -> go.Figure:
     order = class_order(predictions)
     counts = predictions.source_counts[order]
     names = [style.plain(predictions.class_names[c]) for c in order.tolist()]
-    figure = style.empty_figure("Training images")
+    figure = style.empty_figure(f"Training {unit}")
     figure.add_bar(
         x=list(range(len(names))),
         y=counts.tolist(),
         customdata=names,
-        name="training images",
+        name=f"training {unit}",
         showlegend=False,
         marker_color=style.NEUTRAL,
-        hovertemplate="%{customdata}<br>%{y} training images<extra></extra>",
+        hovertemplate=f"%{{customdata}}<br>%{{y}} training {unit}<extra></extra>",
     )
     figure.update_yaxes(type="log", dtick=1, range=_log_range(counts))
     for border, label in GROUP_BORDERS.items():

@@ -26,29 +26,35 @@ def _row_key(row: tables.TableRow, colours: Mapping[str, str]) -> str:
     return line_key(colours[row.method], "solid" if row.is_compensated else "dash")
 
 
-def target_table(rows: Sequence[tables.TableRow]) -> str:
-    """Return accuracy with a target a line and a method a column."""
+def target_table(summaries: Sequence[Summary], unit: str = "samples") -> str:
+    """Return accuracy with a target a line and a method a column, and the test sets."""
+    rows = tables.rows_by_method(summaries)
+    sizes = tables.sizes_of(rows)
     colours = method_colours(tables.row_keys(rows))
     head = [f"{_row_key(row, colours)}{plain(row.name)}" for row in rows]
     body = []
     for target in tables.columns_of(rows):
         best = tables.best_in(rows, target)
         cells = [_cell(row, target, best) for row in rows]
+        if sizes:
+            cells.append(f'<td class="size">{sizes[target]}</td>')
         kind, ratio = map(plain, tables.split_target(target))
         body.append((f'{kind} <span class="ratio">{ratio}</span>', cells))
     return _table(
         "Accuracy by target",
-        f"In %, {_spread(rows)}; the best of a line in bold.",
-        ["Target", *head],
+        f"In %, {_spread(rows)}; the best of a line in bold. "
+        f"{tables.size_note(summaries, unit) + '.' if sizes else ''}".rstrip(),
+        ["Target", *head, *(["n"] if sizes else [])],
         body,
     )
 
 
-def metric_table(summaries: Sequence[Summary]) -> str:
+def metric_table(summaries: Sequence[Summary], unit: str = "samples") -> str:
     """Return all metrics on the uniform target, or on the only one there is."""
     targets = [summary.target for summary in summaries]
     target = "uniform" if "uniform" in targets else targets[0]
     rows = tables.rows_by_metric(summaries, target)
+    size = tables.size_text(summaries[targets.index(target)], unit)
     colours = method_colours(tables.row_keys(rows))
     columns = tables.columns_of(rows)
     head = [column.replace("-", "\N{NON-BREAKING HYPHEN}") for column in columns]
@@ -62,7 +68,8 @@ def metric_table(summaries: Sequence[Summary]) -> str:
     ]
     return _table(
         f"All metrics, target {plain(tables.target_label(target))}",
-        f"In %, {_spread(rows)}. All, many (more than 100 training images), "
+        f"In %, {_spread(rows)}{size and f', {size}'}. "
+        f"All, many (more than 100 training {unit}), "
         "medium (20 to 100) and few (fewer than 20) are accuracies over those "
         f"classes; {NOTHING} if there is no such class.",
         ["Method", *head],
@@ -115,13 +122,15 @@ def _scrolling_table(
 </div>"""
 
 
-def class_table(predictions: Predictions, probabilities: go.Figure) -> str:
+def class_table(
+    predictions: Predictions, probabilities: go.Figure, unit: str = "samples"
+) -> str:
     """Return the figures' numbers as a table, which needs neither eyes nor scripts."""
     order = class_order(predictions)
     tested = counts_from_labels(predictions.labels, predictions.num_classes)
-    columns = {"Test images": tested[order]}
+    columns = {f"Test {unit}": tested[order]}
     if predictions.source_counts is not None:
-        columns = {"Training images": predictions.source_counts[order], **columns}
+        columns = {f"Training {unit}": predictions.source_counts[order], **columns}
     cells = {
         name: [f"{n:,}" for n in counts.tolist()] for name, counts in columns.items()
     }
@@ -132,6 +141,6 @@ def class_table(predictions: Predictions, probabilities: go.Figure) -> str:
         (name, [f"<td>{cell}</td>" for cell in line])
         for name, *line in zip(names, *cells.values(), strict=True)
     ]
-    caption = "Images, and average probability in % by method"
+    caption = f"{unit.capitalize()}, and average probability in % by method"
     table = _scrolling_table(caption, ["Class", *cells], body)
     return f"<details><summary>Numbers by class</summary>{table}</details>"

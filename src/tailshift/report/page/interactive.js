@@ -9,7 +9,7 @@ function startExplorer() {
   const methods = data.methods.map((method) => decodeMethod(method, numClasses));
   const order = testedClasses(data.order, methods);
   const rankOf = new Map(order.map((c, rank) => [c, rank]));
-  const axis = data.counts ? "Classes, most training images first" : "Classes by id";
+  const axis = data.counts ? `Classes, most training ${data.unit} first` : "Classes by id";
   const source = data.counts && normalised(Float64Array.from(data.counts));
   const state = {
     base: exponentialProfile(order, 0),
@@ -71,7 +71,7 @@ function startExplorer() {
   function showReading() {
     const c = state.hovered ?? state.selected;
     const { raw, compensated } = results[state.method];
-    const training = data.counts ? `${data.counts[c].toLocaleString("en")} training images, ` : "";
+    const training = data.counts ? `${data.counts[c].toLocaleString("en")} training ${data.unit}, ` : "";
     const after = compensated ? `, ${percent(compensated.ofClass[c])} compensated` : "";
     find("#reading").textContent =
       `${data.classNames[c]}: ${training}${percent(prior[c], 2)} of the target; ` +

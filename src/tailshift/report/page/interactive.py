@@ -17,8 +17,8 @@ from tailshift.metrics.accuracy import class_groups
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
 from tailshift.report.page.figures import class_order
-from tailshift.report.runs import ReportRun, method_keys
-from tailshift.report.style import escape_json, method_colours, one_line
+from tailshift.report.runs import ReportRun, method_keys, unit_of, untested_classes
+from tailshift.report.style import escape_json, method_colours, one_line, plain
 
 SCRIPTS = (
     "interactive_model.js",
@@ -45,10 +45,14 @@ def interactive_section(runs: Sequence[ReportRun], *, room: int) -> str:
     """
     chosen, rows, notes = fit(runs, room)
     if not chosen:
-        return Template(_part("interactive_absent.html")).substitute(note=notes[0])
+        note = " ".join([*notes, *_what_is_unknown(runs)])
+        return Template(_part("interactive_absent.html")).substitute(note=note)
     data = escape_json(json.dumps(payload(chosen, rows), separators=(",", ":")))
     return Template(_part("interactive.html")).substitute(
-        notes=" ".join([*notes, *_what_is_unknown(runs)]), order=_order(runs), data=data
+        notes=" ".join([*notes, *_what_is_unknown(runs)]),
+        order=_order(runs),
+        data=data,
+        unit=unit_of(runs),
     )
 
 
@@ -77,22 +81,22 @@ def fit(
         for run in kept
     ]
     if any(not len(sample) for sample in rows):
-        return [], [], [_too_large(num_classes)]
+        return [], [], [_too_large(num_classes, unit_of(runs))]
     whole = len(kept[0].predictions.labels)
     if len(rows[0]) < whole:
         notes.append(
-            f"They are computed from {len(rows[0]):,} of {whole:,} test images, as "
-            "many of each class as there are or fit: all of them would not fit into a "
-            "page of 20 MB."
+            f"They are computed from {len(rows[0]):,} of {whole:,} test "
+            f"{unit_of(runs)}, as many of each class as there are or fit: all of them "
+            "would not fit into a page of 20 MB."
         )
     return kept, rows, notes
 
 
-def _too_large(num_classes: int) -> str:
+def _too_large(num_classes: int, unit: str) -> str:
     return (
-        f"With {num_classes:,} classes, not even one test image of each would fit into "
-        "a page of 20 MB, so the target cannot be moved here. The tables and figures "
-        "below are complete."
+        f"With {num_classes:,} classes, not even one test {unit.removesuffix('s')} of "
+        "each would fit into a page of 20 MB, so the target cannot be moved here. The "
+        "tables and figures below are complete."
     )
 
 
@@ -137,6 +141,7 @@ def payload(runs: Sequence[ReportRun], rows: Sequence[Tensor]) -> dict[str, Any]
     for run, kept in zip(runs, rows, strict=True):
         methods.setdefault(run.method, []).append(_run(run.predictions, kept))
     return {
+        "unit": unit_of(runs),
         "classNames": [one_line(name) for name in first.class_names],
         "counts": None if counts is None else counts.tolist(),
         "order": class_order(first).tolist(),
@@ -171,22 +176,20 @@ def _order(runs: Sequence[ReportRun]) -> str:
             "backward the last."
         )
     return (
-        "Forward falls off from the class with the most training images to the one "
+        f"Forward falls off from the class with the most training {unit_of(runs)} to "
+        "the one "
         "with the fewest, backward the other way round; the number is the ratio of the "
         "largest share to the smallest."
     )
 
 
 def _what_is_unknown(runs: Sequence[ReportRun]) -> list[str]:
-    first, notes = runs[0].predictions, []
+    notes = []
     if all(run.predictions.trained_prior is None for run in runs):
         notes.append(
             "It is not known which prior the logits carry, so only the accuracy as "
             "trained is shown."
         )
-    tested = counts_from_labels(first.labels, first.num_classes)
-    missing = int((tested == 0).sum())
-    if missing:
-        classes = "1 class" if missing == 1 else f"{missing:,} classes"
-        notes.append(f"Skipped in every target: {classes} without test images.")
+    if left_out := untested_classes(runs[0]):
+        notes.append(plain(left_out))
     return notes

@@ -40,13 +40,13 @@ FIGURE_TEXTS = {
         "prior; dotted is 1/C.",
     ),
     "class-counts": (
-        "Training images of each class",
+        "Training $unit of each class",
         "What the classifiers learnt from, on a logarithmic scale.",
     ),
 }
 
 
-def lead(summaries: Sequence[Summary]) -> str:
+def lead(summaries: Sequence[Summary], unit: str = "samples") -> str:
     """Return what is seen, in numbers, for the first method with a known prior."""
     known = [s for s in summaries if not math.isnan(s.compensated_mean)]
     if not known:
@@ -57,6 +57,7 @@ def lead(summaries: Sequence[Summary]) -> str:
     seen = [
         f"{_percent(s.raw_mean)} as trained and {_percent(s.compensated_mean)} "
         f"compensated on <em>{plain(tables.target_label(s.target))}</em>"
+        f"{_size(s, unit)}"
         for s in known
         if s.method == known[0].method and s.target in ("uniform", "backward:50")
     ]
@@ -67,19 +68,24 @@ def lead(summaries: Sequence[Summary]) -> str:
     )
 
 
+def _size(summary: Summary, unit: str) -> str:
+    text = tables.size_text(summary, unit)
+    return f" ({text})" if text else ""
+
+
 def _percent(fraction: float) -> str:
     return f"<strong>{100 * fraction:.1f}&nbsp;%</strong>"
 
 
 def facts(runs: Sequence[report_runs.ReportRun]) -> str:
     """Return the sizes of what was trained and tested, as a description list."""
-    first = runs[0].predictions
+    first, unit = runs[0].predictions, report_runs.unit_of(runs)
     items = [("Classes", f"{first.num_classes:,}", "")]
     if first.source_counts is not None:
         n = first.source_counts
-        items.append(("Training images", f"{int(n.sum()):,}", _spread(n)))
+        items.append((f"Training {unit}", f"{int(n.sum()):,}", _spread(n)))
     tested = counts_from_labels(first.labels, first.num_classes)
-    items.append(("Test images", f"{len(first.labels):,}", _spread(tested)))
+    items.append((f"Test {unit}", f"{len(first.labels):,}", _spread(tested)))
     num_methods = len({run.method for run in runs})
     methods = "1 method" if num_methods == 1 else f"{num_methods} methods"
     items.append(("Runs", str(len(runs)), methods))
@@ -102,22 +108,27 @@ def sections(
     summaries: Sequence[Summary],
 ) -> str:
     """Return the tables and figures, most telling first."""
-    first, rows = runs[0].predictions, tables.rows_by_method(accuracies)
+    first, unit = runs[0].predictions, report_runs.unit_of(runs)
     probabilities = figures.average_probability_figure(runs)
-    parts = [html_tables.target_table(rows), html_tables.metric_table(summaries)]
-    if len(tables.columns_of(rows)) > 1:
+    parts = [
+        html_tables.target_table(accuracies, unit),
+        html_tables.metric_table(summaries, unit),
+    ]
+    if len({summary.target for summary in accuracies}) > 1:
         figure = figures.target_shift_figure(accuracies)
         parts.insert(0, _figure_section("target-shift", figure))
     parts.append(_figure_section("average-probability", probabilities))
     if first.source_counts is not None:
-        figure = figures.class_counts_figure(first)
-        parts.append(_figure_section("class-counts", figure))
-    parts.append(f"<section>{html_tables.class_table(first, probabilities)}</section>")
+        figure = figures.class_counts_figure(first, unit)
+        parts.append(_figure_section("class-counts", figure, unit))
+    classes = html_tables.class_table(first, probabilities, unit)
+    parts.append(f"<section>{classes}</section>")
     return "\n".join(parts)
 
 
-def _figure_section(name: str, figure: go.Figure) -> str:
+def _figure_section(name: str, figure: go.Figure, unit: str = "samples") -> str:
     heading, note = FIGURE_TEXTS[name]
+    heading = heading.replace("$unit", unit)
     legend = _legend(name, figure)
     figure.update_layout(showlegend=False)  # the page has its own, made of buttons
     return f"""<section aria-labelledby="{name}-heading">
@@ -147,17 +158,30 @@ def _legend(name: str, figure: go.Figure) -> str:
     return f'<div class="legend">{"".join(buttons)}</div>' if buttons else ""
 
 
-def provenance(runs: Sequence[report_runs.ReportRun], notes: Sequence[str]) -> str:
+def provenance(
+    runs: Sequence[report_runs.ReportRun],
+    notes: Sequence[str],
+    summaries: Sequence[Summary],
+) -> str:
     """Return where the numbers come from, one list item per line."""
     lines = [plain(note) for note in notes]
     lines += [_origin(*item) for item in report_runs.by_method(runs).items()]
     lines += [
         "Compensated means f − log p_trained + log p_t for the target's prior p_t; "
         "PC X is X compensated, and LADE's inference is compensated by definition.",
-        "Shifted test sets take the first images of each class in file order.",
+        _way(summaries, report_runs.unit_of(runs)),
         f"tailshift {_version()}, Plotly {plotly.__version__}",
     ]
     return "\n".join(f"<li>{line}</li>" for line in lines)
+
+
+def _way(summaries: Sequence[Summary], unit: str) -> str:
+    if all(summary.sampling != "reweighted" for summary in summaries):
+        return f"Shifted test sets take the first {unit} of each class in file order."
+    return (
+        f"The test set is not balanced, so no target is drawn from it: all {unit} "
+        "count, each by p_t(y)/n_y. The effective number of them is (Σw)²/Σw²."
+    )
 
 
 def _origin(method: str, runs: Sequence[report_runs.ReportRun]) -> str:
@@ -199,8 +223,8 @@ def report(
         trained_prior: Prior that logits carry, for files that do not say: ``"source"``
             or ``"uniform"``.
         force: Replace files that exist.
-        announce: Called with a sentence about each run that is not finished, and about
-            logits whose prior is not known.
+        announce: Called with a sentence about each run that is not finished, about
+            logits whose prior is not known, and about classes without test samples.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -286,10 +310,10 @@ def _render(
         "policy": _policy(*scripts.values()),
         "title": plain(title),
         "style": _part("page.css") + _part("interactive.css"),
-        "lead": lead(accuracies),
+        "lead": lead(accuracies, report_runs.unit_of(runs)),
         "facts": facts(runs),
         "sections": sections(runs, accuracies, summaries),
-        "provenance": provenance(runs, notes),
+        "provenance": provenance(runs, notes, accuracies),
     }
     room = _SIZE_LIMIT - sum(len(part.encode()) for part in parts.values())
     parts["interactive"] = interactive_section(runs, room=room)
