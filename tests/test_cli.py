@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import tailshift as ts
 from tailshift.data import DATASETS
@@ -105,7 +107,10 @@ def test_train__evaluate__report(tailshift: Command, tmp_path: Path) -> None:
     assert header.startswith(
         "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd,raw_ece_mean,"
     )
-    assert header.endswith(",compensated_nll_mean,compensated_nll_sd")
+    assert header.endswith(
+        ",compensated_nll_mean,compensated_nll_sd,num_samples,num_effective,sampling"
+    )
+    assert {tuple(row.split(",")[-3:]) for row in rows} == {("199", "199", "first")}
     assert [row.split(",")[:2] for row in rows] == [
         ["LADE", "backward:10"],
         ["Softmax", "backward:10"],
@@ -139,6 +144,69 @@ def test_evaluate__metrics_targets_and_ways(
         assert f"{record.nll:.2f}" in Path("t.tex").read_text(encoding="utf-8")
         assert f"{record.ece:.6f}" in Path("t.csv").read_text(encoding="utf-8")
     assert Path("t.tex").read_text(encoding="utf-8").count("\\toprule") == 2
+
+
+def _uneven_file(path: Path) -> ts.Predictions:
+    """Save logits of 60, 20 and 3 samples, and none of a fourth class."""
+    torch.manual_seed(0)
+    labels = torch.arange(3).repeat_interleave(torch.tensor([60, 20, 3]))
+    counts = torch.tensor([600, 200, 30, 10])
+    predictions = ts.Predictions(
+        torch.randn(len(labels), 4) + 2 * torch.eye(4)[labels],
+        labels,
+        source_counts=counts,
+        trained_prior=counts / counts.sum(),
+        class_names=("kea", "kiwi", "tui", "weka"),
+    )
+    predictions.save(path)
+    return predictions
+
+
+def test_evaluate__logits_whose_classes_differ_in_size(tailshift: Command) -> None:
+    """All samples count, the effective number is by hand, the fourth class is named."""
+    predictions = _uneven_file(Path("mine.safetensors"))
+    p_t = torch.tensor([1.0, 50**0.5, 50.0])
+    w = (p_t / torch.tensor([60, 20, 3]))[predictions.labels].double()
+    right = (predictions.logits.argmax(1) == predictions.labels).double()
+    accuracy, n = 100 * (w @ right) / w.sum(), w.sum() ** 2 / (w @ w)
+    result = tailshift(
+        *("evaluate", "Mine=mine.safetensors", "--target", "backward:50"),
+        *("--csv", "t.csv"),
+    )
+    sentence = "1 class without test samples is left out of every target: weka."
+    assert (result.code, result.err) == (0, f"note: {sentence}\n")
+    assert f"{accuracy:.1f}" in result.out
+    assert "n: effective test samples, of 83 weighted" in " ".join(result.out.split())
+    line = Path("t.csv").read_text(encoding="utf-8").splitlines()[1]
+    assert line.startswith(f"Mine,backward:50,{accuracy:.2f},")
+    effective = f"{n:.1f}".removesuffix(".0")
+    assert line.endswith(f",83,{effective},reweighted")
+
+    assert len(tailshift("evaluate", "mine.safetensors").out.splitlines()) > 11
+    thinned = tailshift("evaluate", "mine.safetensors", "--sampling", "first")
+    assert "backward 50" in thinned.out
+    result = tailshift("evaluate", "mine.safetensors", "--results", "r.csv")
+    assert (result.code, result.err) == (
+        2,
+        "error: `--results` and `--logits` keep what runs have, but mine.safetensors "
+        "is a file of logits. Name run directories.\n",
+    )
+
+
+def test_report__says_samples_and_how_many(tailshift: Command) -> None:
+    """The page of logits made elsewhere speaks of no images."""
+    _uneven_file(Path("mine.safetensors"))
+    result = tailshift("report", "mine.safetensors", "-o", "out")
+    assert result.err.count("weka") == 1
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    text = re.sub(r"<(script|style)\b.*?</\1>", "", page, flags=re.DOTALL)
+    assert "images" not in text
+    assert re.search(
+        r"on <em>backward 50</em> \(83 weighted samples, effectively \d\)", text
+    )
+    assert "n: effective test samples, of 83 weighted to the target." in text
+    assert "<dt>Test samples</dt>" in text
+    assert "1 class without test samples is left out of every target: weka." in text
 
 
 def test_evaluate__random_test_sets(tailshift: Command, digits_run: ts.Run) -> None:

@@ -86,9 +86,6 @@ Latex = Annotated[
     Path | None,
     typer.Option(help="Also write the table as LaTeX (booktabs) to this file."),
 ]
-RunFolders = Annotated[
-    list[Path], typer.Argument(help="Run directories.", metavar="RUN…")
-]
 
 
 def _print_version(is_asked: bool) -> None:

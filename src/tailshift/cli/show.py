@@ -13,7 +13,6 @@ from tailshift.cli.app import (
     LogitsFiles,
     Markdown,
     Plugins,
-    RunFolders,
     RunsOrLogits,
     TrainedPrior,
     app,
@@ -29,12 +28,19 @@ from tailshift.storage import check_new
     epilog="Example: tailshift evaluate runs/digits_lt/lade-seed0 --target backward:10",
 )
 def evaluate_command(
-    runs: RunFolders,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…", help="Run directories, or [NAME=]FILE of logits and labels."
+        ),
+    ],
+    trained_prior: TrainedPrior = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
             metavar="TARGET",
-            help=f"{TARGETS} May be repeated; default: the paper's eleven.",
+            help=f"{TARGETS} May be repeated; default: the paper's eleven (uniform "
+            "alone if a file has no training counts).",
         ),
     ] = None,
     metric: Annotated[
@@ -45,12 +51,13 @@ def evaluate_command(
         ),
     ] = None,
     sampling: Annotated[
-        Literal["first", "random", "reweighted"],
+        Literal["first", "random", "reweighted"] | None,
         typer.Option(
             help="The test set of a target: the first samples of each class (as in the "
-            "paper), random ones (mean ± sd), or all of them, re-weighted."
+            "paper), random ones (mean ± sd), or all of them, re-weighted. By default "
+            "the first if the test set is balanced, else re-weighted."
         ),
-    ] = "first",
+    ] = None,
     repeats: Annotated[int, typer.Option(help="Number of random test sets.")] = 10,
     csv: Csv = None,
     markdown: Markdown = None,
@@ -68,27 +75,35 @@ def evaluate_command(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Print raw and compensated scores of finished runs on target distributions.
+    """Print raw and compensated scores of finished runs, or of logits, on targets.
 
-    The CSV file has accuracy and the four calibration metrics, whatever is shown.
+    Beside them stands n, the number of test samples that they are of. The CSV file has
+    accuracy and the four calibration metrics, whatever is shown.
     """
     from tailshift.evaluation.results import add_results, keep_logits, result_rows
     from tailshift.metrics.table import CALIBRATION, check_metric
+    from tailshift.report import runs as report_runs
     from tailshift.report import summary_table, write_csv
-    from tailshift.report.runs import check_runs, gather_runs, summarise_runs
     from tailshift.report.tables import to_latex, to_markdown
     from tailshift.runs.run import load
-    from tailshift.targets import PAPER_TARGETS
 
     shown = [check_metric(name) for name in metric or ["accuracy"]]
     for path in (csv, markdown, latex):
         if path is not None:
             check_new(path, force)
-    loaded = [load(run) for run in runs]
-    found = gather_runs(loaded, announce=print_note)
-    check_runs(found)
-    targets = target or PAPER_TARGETS
-    summaries = summarise_runs(
+    files = [run for run in runs if report_runs.is_logits_file(run)]
+    if files and (results or logits):
+        raise ValueError(
+            f"`--results` and `--logits` keep what runs have, but {files[0]} is a file "
+            "of logits. Name run directories."
+        )
+    loaded = [load(Path(run)) for run in runs if run not in files]
+    found = report_runs.gather_runs(
+        loaded, logits=files, trained_prior=trained_prior, announce=print_note
+    )
+    report_runs.check_runs(found)
+    targets = target or report_runs.report_targets(found)
+    summaries = report_runs.summarise_runs(
         found,
         targets,
         metrics=tuple(dict.fromkeys(["accuracy", *CALIBRATION, *shown])),
