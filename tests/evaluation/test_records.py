@@ -207,6 +207,14 @@ def test_evaluate__classes_of_unequal_size():
     assert [r.accuracy for r in thinned] == [0.75, 1.0]
 
 
+def test_evaluate__records_become_a_data_frame():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(evaluate(_predictions()))
+    assert frame.shape == (22, len(vars(Record("", False, *[0] * 7))))
+    assert list(frame["target"].unique()) == list(PAPER_TARGETS)
+    assert (frame["num_samples"] == frame["num_effective"]).all()
+
+
 # What is known decides what there is
 
 

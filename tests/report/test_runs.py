@@ -11,7 +11,7 @@ import torch
 import tailshift as ts
 from tailshift.evaluation import records
 from tailshift.methods import METHODS
-from tailshift.report import rows_by_method
+from tailshift.report import ReportRun, rows_by_method
 from tailshift.report.plots import shift_curves
 from tailshift.report.plots.series import series_of
 from tailshift.report.runs import (
@@ -19,6 +19,7 @@ from tailshift.report.runs import (
     row_names,
     run_from_logits,
     summarise_runs,
+    untested_classes,
 )
 from tailshift.report.style import method_colours
 
@@ -95,6 +96,16 @@ def test_run_from_logits__stands_for_a_method_only_by_its_title(tmp_path: Path) 
         ("", False),
         ("softmax", False),
     ]
+
+
+def test_untested_classes__names_the_first_five() -> None:
+    one = ts.Predictions(torch.eye(9)[:1], torch.tensor([0]))
+    assert untested_classes(ReportRun("A", 0, one, unit="images")) == (
+        "8 classes without test images are left out of every target: class 1, class 2, "
+        "class 3, class 4, class 5 and 3 more."
+    )
+    whole = ts.Predictions(torch.eye(2), torch.arange(2))
+    assert untested_classes(ReportRun("A", 0, whole)) == ""
 
 
 def test_method_colours__of_two_variants_differ() -> None:
