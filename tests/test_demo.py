@@ -45,6 +45,9 @@ def test_run_demo__writes_table_and_report(tmp_path: Path) -> None:
         "raw_sd",
         "compensated_mean",
         "compensated_sd",
+        "num_samples",
+        "num_effective",
+        "sampling",
     ]
     assert [(row["method"], row["target"]) for row in rows] == [
         (method, target) for method in ("Softmax", "LADE") for target in PAPER_TARGETS
