@@ -1,8 +1,11 @@
 """On SIGTERM the command saves, and its exit code tells a scheduler to requeue it."""
 
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,3 +45,67 @@ def test_train__preempted_before_training(
     monkeypatch.setattr(module, "check_splits", _terminate)
     result = tailshift("train", "digits_lt", "--output", "run")
     assert (result.code, result.err) == (75, "")
+
+
+SIGNALLED = """
+import os
+from tailshift.training.{module} import {owner}
+
+method = {owner}.{name}
+
+def signalled(self, *args):
+    if {condition}:
+        os.kill(os.getpid(), {number})
+    return method(self, *args)
+
+{owner}.{name} = signalled
+import tailshift.cli
+tailshift.cli.main()
+"""
+LAST_STEP = {
+    **{"module": "loop", "owner": "Trainer", "name": "end_epoch"},
+    "condition": "self.position.epoch == 1",
+}
+EVALUATION = {
+    **{"module": "recorder", "owner": "Recorder", "name": "_predictions"},
+    "condition": "True",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "code", "message", "is_finished"),
+    [
+        (LAST_STEP, signal.SIGINT, 130, "interrupted; runs/softmax-seed0 is", True),
+        (LAST_STEP, signal.SIGTERM, 75, "pre-empted and saved; resume with", False),
+        (EVALUATION, signal.SIGINT, 130, "", False),
+        (EVALUATION, signal.SIGTERM, 75, "", False),
+    ],
+)
+def test_train__a_late_signal_ends_all_seeds(
+    tmp_path: Path,
+    place: dict[str, str],
+    number: int,
+    code: int,
+    message: str,
+    is_finished: bool,
+) -> None:
+    """It was lost in the last step, and the next seed was trained to its end."""
+    command = ["train", "digits_lt", "--method", "softmax", "--seeds", "0,1"]
+    command += ["--output", "runs", "--set", "train.epochs=2"]
+    program = SIGNALLED.format(**place, number=int(number))
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert "Traceback" not in done.stderr
+    runs = tmp_path / "runs"
+    assert [path.name for path in runs.iterdir()] == ["softmax-seed0"]
+    run = ts.load(runs / "softmax-seed0")
+    assert (run.is_finished, len(run.metrics)) == (is_finished, 2)
+    assert ts.train(run.config, output=run.directory, resume=True).is_finished

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailshift.cli.app import DataRoot, Force, Plugins, Settings, announce, app, console
+from tailshift.cli.app import (
+    DataRoot,
+    Force,
+    Plugins,
+    Settings,
+    announce,
+    app,
+    console,
+    telling_interrupts,
+)
 
 if TYPE_CHECKING:
     from tailshift.config import RunConfig
@@ -101,7 +110,7 @@ def train_command(
     for config, folder in planned:  # all of them, before hours go into the first
         check_directory(folder, config, resume=resume, force=force)
     for config, folder in planned:
-        with exit_on_termination():
+        with telling_interrupts(), exit_on_termination():
             run = train(
                 config, output=folder, data_root=data_root, resume=resume, force=force
             )

@@ -43,8 +43,9 @@ def train(
     """Train, evaluate and return the run.
 
     Ctrl-C (once) ends the step under way, then saves a run that can be used and
-    resumed. SIGTERM does the same without an evaluation, and ends the process with
-    exit code 75.
+    resumed; in the very last step it saves a finished run, then raises
+    KeyboardInterrupt, so that a loop over seeds ends. SIGTERM saves without an
+    evaluation, and ends the process with exit code 75.
 
     Args:
         config: What to train; `tailshift.load_recipe` makes one.
@@ -92,11 +93,13 @@ def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
     with stop_on_interrupt() as stop, recorder.tensorboard():
         finished = train_stages(recorder, stop, first, is_resumed=is_resumed)
     recorder.save_checkpoint()
-    if fabric.broadcast(stop.is_preemption) and not finished:
+    if fabric.broadcast(stop.is_preemption):
         recorder.write_facts("interrupted")
         fabric.barrier()  # whoever ends first may take the others with it
         raise Preempted(recorder.directory)
     recorder.save_results(finished)
+    if fabric.broadcast(stop.is_set) and finished:  # it must not start another run
+        raise KeyboardInterrupt(f"interrupted; {recorder.directory} is finished")
 
 
 def train_stages(
