@@ -62,14 +62,8 @@ def signalled(self, *args):
 import tailshift.cli
 tailshift.cli.main()
 """
-LAST_STEP = {
-    **{"module": "loop", "owner": "Trainer", "name": "end_epoch"},
-    "condition": "self.position.epoch == 1",
-}
-EVALUATION = {
-    **{"module": "recorder", "owner": "Recorder", "name": "_predictions"},
-    "condition": "True",
-}
+LAST_STEP = ("loop", "Trainer", "end_epoch", "self.position.epoch == 1")
+EVALUATION = ("recorder", "Recorder", "_predictions", "True")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +77,7 @@ EVALUATION = {
 )
 def test_train__a_late_signal_ends_all_seeds(
     tmp_path: Path,
-    place: dict[str, str],
+    place: tuple[str, str, str, str],
     number: int,
     code: int,
     message: str,
@@ -92,7 +86,8 @@ def test_train__a_late_signal_ends_all_seeds(
     """It was lost in the last step, and the next seed was trained to its end."""
     command = ["train", "digits_lt", "--method", "softmax", "--seeds", "0,1"]
     command += ["--output", "runs", "--set", "train.epochs=2"]
-    program = SIGNALLED.format(**place, number=int(number))
+    names = zip(("module", "owner", "name", "condition"), place, strict=True)
+    program = SIGNALLED.format(**dict(names), number=int(number))
     done = subprocess.run(
         [sys.executable, "-c", program, *command],
         cwd=tmp_path,

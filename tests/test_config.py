@@ -456,7 +456,7 @@ FREE = {
 FIXED = {"accelerator", "channels_last", "precision", "start_from"}
 DECISIVE = {
     *("epochs", "batch_size", "drop_last", "sampler", "mixup", "label_smoothing"),
-    *("accumulate", "exact_accumulation", "sync_batch_norm"),
+    *("accumulate", "exact_accumulation", "sync_batch_norm", "keep", "patience"),
 }
 
 

@@ -126,6 +126,12 @@ class TrainConfig(_Section):
     Like smoothing, it is taken to leave the prior that the logits carry as it is."""
     label_smoothing: Literal["none", "label_aware"] = "none"
     """``"label_aware"`` softens the labels of classes with many images the most."""
+    keep: Literal["last", "best"] = "last"
+    """Keep the weights of the last epoch, or of the one with the highest class-balanced
+    validation accuracy. Of a method's stages the last one is meant."""
+    patience: PositiveInt | None = None
+    """Stop early after so many epochs in which that accuracy did not rise. Of a
+    method's stages the last one is meant."""
     start_from: Annotated[str, Machine(is_fixed=True)] = ""
     """A finished run, or a file of its weights, that stands for the first stage of a
     method that has several."""
@@ -364,6 +370,15 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             "of several samplers at once, but is true. Its loss is a mean: the "
             "gradient is exact without."
         )
+    for setting, value, default in (
+        ("keep", train.keep, "last"),
+        ("patience", train.patience, None),
+    ):
+        if value != default and not config.stage_epochs(stages[-1]):
+            yield (
+                f"`train.{setting}` must be left out, since the last stage of {name} "
+                f"has no epochs to choose from, but is {value!r}."
+            )
     two_classes = torch.tensor([2, 1])
     if train.label_smoothing != "none" and not all(
         as_loss(stage.loss(two_classes)).takes_soft_targets for stage in stages

@@ -15,7 +15,7 @@ from tailshift import storage
 from tailshift.config import RunConfig, machine_settings
 from tailshift.models import AUTO
 from tailshift.runs import run
-from tailshift.runs.checkpoint import read_position, repair_checkpoint
+from tailshift.runs.checkpoint import path_before, read_position, repair_checkpoint
 from tailshift.runs.environment import describe_environment
 
 LOCK = ".lock"
@@ -232,8 +232,10 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
     stem, _, suffix = run.CHECKPOINT.partition(".")
     for path in sorted(directory.glob(f"{stem}*.{suffix}")):
         path.unlink()
-    for name in (run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS_LOG, run.ENVIRONMENT):
-        (directory / name).unlink(missing_ok=True)
+    best = directory / run.BEST
+    files = (run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS_LOG, run.ENVIRONMENT)
+    for path in (best, path_before(best), *(directory / name for name in files)):
+        path.unlink(missing_ok=True)
     for folder in (run.PREDICTIONS, run.TENSORBOARD):
         shutil.rmtree(directory / folder, ignore_errors=True)
     storage.write_json(directory / run.CONFIG, config.to_mapping())

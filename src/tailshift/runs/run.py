@@ -29,7 +29,7 @@ from tailshift.storage import read_json, read_tensors, write_tensors
 from tailshift.targets import Target, as_target_prior
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
-FAILURE = "failure.json"
+BEST, FAILURE = "best.safetensors", "failure.json"
 CHECKPOINT, METRICS_LOG, ENVIRONMENT = (
     "checkpoint.safetensors",
     "metrics.jsonl",
@@ -71,6 +71,8 @@ class RunFacts(BaseModel):
     std: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], Field(strict=False)]
     data_fingerprint: str
     skipped_images: Count | None = None
+    kept_epoch: Count | None = None
+    """The epoch whose weights were kept, with ``train.keep = "best"``."""
 
     def misfits(self, num_stages: int) -> list[str]:
         """Return the keys of values that do not fit the others."""

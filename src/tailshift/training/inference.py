@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from tailshift import metrics
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData, Split
 from tailshift.models import Classifier
@@ -57,6 +58,46 @@ def outputs(
             given.append(output)
             labels.append(split.labels[ids])
     return torch.cat(given), torch.cat(labels)
+
+
+def validate(
+    fabric: "Fabric", model: Classifier, data: LongTailedData, config: RunConfig
+) -> dict[str, float]:
+    """Return the accuracy on the validation images, of all and of groups of classes.
+
+    Training goes on as if it had not been asked for: no generator is moved and each
+    process keeps its batch statistics. The logits are taken as they are.
+
+    Args:
+        fabric: Gives device and precision.
+        model: It is left in evaluation mode.
+        data: The splits.
+        config: Gives batch size and workers.
+
+    Returns:
+        ``val_accuracy``, ``val_balanced_accuracy`` (the mean over the classes that
+        there are images of) and ``val_accuracy_GROUP`` for each group of classes with
+        images. Nothing without validation images, or if a logit is not finite.
+    """
+    if data.val is None or not len(data.val):
+        return {}
+    device = fabric.device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        own = [b.clone() for b in model.buffers()] if fabric.world_size > 1 else []
+        logits, labels = outputs(fabric, model, data.val, config)
+        for buffer, before in zip(model.buffers(), own, strict=False):
+            buffer.copy_(before)
+    if not logits.isfinite().all():  # what is written next says so
+        return {}
+    shares = 1 / labels.bincount().double()  # of a class's images, each
+    groups = metrics.group_accuracy(logits, labels, data.class_counts)
+    return {
+        "val_accuracy": metrics.accuracy(logits, labels),
+        "val_balanced_accuracy": metrics.accuracy(
+            logits, labels, sample_weights=shares[labels]
+        ),
+        **{f"val_accuracy_{k}": v for k, v in groups.items() if not math.isnan(v)},
+    }
 
 
 def gather_batch(

@@ -137,6 +137,10 @@ class Trainer:
         place = self.place._replace(sample_ids=everyone)
         raise NotFiniteError(f"the loss is {loss}", place)
 
+    def end_early(self) -> None:
+        """Take the epochs done for all there are."""
+        self.epochs = self.position.epoch
+
     def is_stopped(self, stop: StopRequest, seen: StepSums) -> bool:
         """Return whether to stop after a step; all processes stop after the same."""
         if self.fabric.world_size == 1:

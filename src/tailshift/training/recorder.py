@@ -22,11 +22,17 @@ from tailshift.config import RunConfig
 from tailshift.data import LongTailedData, Split
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
+from tailshift.processes import load_whole_state, whole_state
 from tailshift.runs import run
-from tailshift.runs.checkpoint import data_mark, load_checkpoint, save_checkpoint
-from tailshift.storage import atomic_write, write_json
+from tailshift.runs.checkpoint import (
+    data_mark,
+    load_checkpoint,
+    path_before,
+    save_checkpoint,
+)
+from tailshift.storage import atomic_write, read_tensors, write_json, write_tensors
 from tailshift.training.distributed import is_first_process
-from tailshift.training.inference import outputs
+from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
 from tailshift.training.sharding import first_decides
 
@@ -51,6 +57,7 @@ class Recorder:
         self.model = model
         self.fabric = fabric
         self.epochs_done = 0
+        self._scores: dict[int, float] = {}
         self._trainer: Trainer | None = None
         self._board: Any = None
         self._steps_since_saved = 0
@@ -84,6 +91,7 @@ class Recorder:
             is_resumed: Whether to fill it from the checkpoint.
         """
         self._trainer = trainer
+        self._scores = {}
         if is_resumed:
             self._restore()
         self.epochs_done = trainer.epochs_done
@@ -108,12 +116,74 @@ class Recorder:
             yield
 
     def record_epoch(self, metrics: Metrics) -> None:
-        """Append an epoch's metrics to the file; save a checkpoint when it is time."""
-        self.epochs_done = metrics["epoch"]
+        """Validate, append an epoch's metrics to the file; save when it is time.
+
+        Args:
+            metrics: Of the epoch; those of the validation images are added.
+        """
+        metrics |= validate(self.fabric, self.model, self.data, self.config)
+        self.epochs_done = epoch = metrics["epoch"]
+        self._score(metrics)
+        is_kept = self.config.train.keep == "best" and self.best_epoch == epoch
+        if is_kept:
+            self._save_best()
         if self.fabric.is_global_zero:
             self._append(metrics)
-        if metrics["epoch"] % self.config.train.checkpoint_every == 0:
+        # Best weights and checkpoint go together: the kept pair before them does too.
+        if is_kept or epoch % self.config.train.checkpoint_every == 0:
             self.save_checkpoint()
+        self._heed_patience()
+
+    @property
+    def best_epoch(self) -> int | None:
+        """The last stage's epoch with the highest score; the first of equal ones."""
+        return max(self._scores, key=self._scores.__getitem__, default=None)
+
+    def _score(self, metrics: Metrics) -> None:
+        """Note the score of an epoch of the last stage; all processes have it."""
+        score = metrics.get("val_balanced_accuracy")
+        is_last = self.trainer.position.stage == len(self.config.method.stages()) - 1
+        if score is not None and is_last:
+            self._scores[metrics["epoch"]] = score
+
+    def _heed_patience(self) -> None:
+        """End the stage where the score has not risen for too long."""
+        patience, best = self.config.train.patience, self.best_epoch
+        if patience is None or best is None:
+            return
+        if self.trainer.epochs_done - best >= patience:
+            self.trainer.end_early()
+
+    @property
+    def _best(self) -> Path:
+        return self.directory / run.BEST
+
+    def _save_best(self) -> None:
+        weights = whole_state(self.model)
+        if self.fabric.is_global_zero:
+            notes = {run.WEIGHTS_MARK: "1", "epoch": str(self.epochs_done)}
+            write_tensors(self._best, weights, notes, keep=path_before(self._best))
+
+    def _load_best(self) -> None:
+        """Fill the model with the best epoch's weights."""
+        if not self._is_best(self._best):
+            raise ValueError(
+                f"{self._best} must have the weights of epoch {self.best_epoch}, the "
+                "best one, but has not. Start the run again with --force."
+            )
+        load_whole_state(self.model, read_tensors(self._best).tensors)
+
+    def _mend_best(self) -> None:
+        """Take back best weights that a killed process wrote after its checkpoint."""
+        before = path_before(self._best)
+        if self._is_best(before) and not self._is_best(self._best):
+            before.replace(self._best)
+
+    def _is_best(self, path: Path) -> bool:
+        """Say whether a file has the best epoch's weights."""
+        if not path.is_file():
+            return False
+        return read_tensors(path).metadata.get("epoch") == str(self.best_epoch)
 
     def _append(self, metrics: Metrics) -> None:
         with (self.directory / run.METRICS_LOG).open("a", encoding="utf-8") as file:
@@ -121,7 +191,8 @@ class Recorder:
             file.flush()
             os.fsync(file.fileno())  # on disk before the checkpoint that counts it
         if self._board is not None:
-            for name in ("loss", "train_accuracy", "lr", "images_per_second"):
+            names = ("loss", "train_accuracy", "lr", "images_per_second")
+            for name in (*names, *(key for key in metrics if key.startswith("val_"))):
                 self._board.add_scalar(name, metrics[name], metrics["epoch"])
 
     def after_step(self) -> None:
@@ -163,11 +234,17 @@ class Recorder:
             )
             if scaler:
                 self.fabric.strategy.precision.load_state_dict(scaler)
+        done = run.read_metrics(self.directory)[: self.trainer.epochs_done]
+        for metrics in done[self.trainer.epochs_before :]:
+            self._score(metrics)
+        self._heed_patience()
         if not self.fabric.is_global_zero:
             return
         lines = run.read_metrics_lines(self.directory)[: self.trainer.epochs_done]
         with atomic_write(self.directory / run.METRICS_LOG) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
+        if self.config.train.keep == "best":
+            self._mend_best()
 
     def write_facts(self, state: str) -> None:
         """Write what the data is and how far the run has come."""
@@ -190,6 +267,8 @@ class Recorder:
                 plugin.model_dump(mode="json", exclude_defaults=True)
                 for plugin in plugins
             ]
+        if self.config.train.keep == "best" and self.best_epoch is not None:
+            facts["kept_epoch"] = self.best_epoch
         epochs = run.read_metrics(self.directory)
         skipped = [e["skipped_images"] for e in epochs if "skipped_images" in e]
         if skipped:  # a loader counts from where it was started
@@ -199,6 +278,8 @@ class Recorder:
     def save_results(self, finished: bool) -> None:
         """Write the weights and the logits of the evaluated splits."""
         is_first = self.fabric.is_global_zero
+        if self.config.train.keep == "best" and self.best_epoch is not None:
+            self._load_best()
         run.save_weights(self.directory / run.WEIGHTS, self.model, is_writer=is_first)
         for name, split in (("val", self.data.val), ("test", self.data.test)):
             if split is not None and len(split):

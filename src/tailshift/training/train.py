@@ -18,7 +18,7 @@ from tailshift.models import Classifier
 from tailshift.runs.checkpoint import Position, read_position
 from tailshift.runs.directory import begin_directory, check_directory, default_directory
 from tailshift.runs.network import build_network, freeze, place_head
-from tailshift.runs.run import WEIGHTS, Run, load, load_weights
+from tailshift.runs.run import CHECKPOINT, CONFIG, WEIGHTS, Run, load, load_weights
 from tailshift.training import distributed
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
@@ -68,7 +68,9 @@ def train(
         config = config.for_images(data.image_size)
         if config.method.needs_validation:
             data = _held_out(config, data)
-        model = new_model(config, data)
+        check_validation(config, data)
+        is_filled = resume and _has_checkpoint(directory)
+        model = new_model(config, data, is_filled=is_filled)
         recorder = Recorder(directory, config, data, model, fabric)
         check_stages(config, data, fabric)
         with distributed.open_directory_together(
@@ -167,6 +169,21 @@ def check_splits(data: LongTailedData) -> None:
         )
 
 
+def check_validation(config: RunConfig, data: LongTailedData) -> None:
+    """Refuse to choose among epochs without images to choose by."""
+    if data.val is not None and len(data.val):
+        return
+    for setting, default in (("keep", "last"), ("patience", None)):
+        value = getattr(config.train, setting)
+        if value != default:
+            raise ValueError(
+                f"`train.{setting}` needs validation images, but is {value!r} and "
+                f"{data.name} has none. Leave it out, or hold some out: "
+                "training.train.with_validation does, and data.val_fraction for image "
+                "folders and lists."
+            )
+
+
 def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
     """Return the data with validation images that no stage trains on, if it may be."""
     if (data.val is not None and len(data.val)) or config.train.start_from:
@@ -215,14 +232,22 @@ def with_validation(
     )
 
 
-def new_model(config: RunConfig, data: LongTailedData) -> Classifier:
-    """Return the classifier that training starts from."""
+def new_model(
+    config: RunConfig, data: LongTailedData, *, is_filled: bool = False
+) -> Classifier:
+    """Return the classifier that training starts from.
+
+    Args:
+        config: Names the network and its weights.
+        data: Gives classes and image size.
+        is_filled: Whether a checkpoint will fill it, so that no weights are fetched.
+    """
     model = build_network(
         config,
         num_classes=data.num_classes,
         in_channels=data.in_channels,
         image_size=data.image_size,
-        is_filled=bool(config.train.start_from),
+        is_filled=is_filled or bool(config.train.start_from),
     )
     if config.train.channels_last and not config.train.shard:
         model.to(memory_format=torch.channels_last)
@@ -234,6 +259,11 @@ def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> N
     for stage in config.method.stages():
         build_loader(config, data, stage, fabric)
         build_loss(config, data.class_counts, stage)
+
+
+def _has_checkpoint(directory: Path) -> bool:
+    """Say whether a folder has a run that can be resumed from a checkpoint."""
+    return all((directory / name).is_file() for name in (CONFIG, CHECKPOINT))
 
 
 def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
