@@ -57,6 +57,12 @@ class Result(NamedTuple):
     out: str
     err: str
 
+    @property
+    def complaints(self) -> list[str]:
+        """Standard error without what training tells of itself."""
+        told = ("data: ", "images: ", "network: ", "method: ", "epoch ", "about ")
+        return [line for line in self.err.splitlines() if not line.startswith(told)]
+
 
 @pytest.fixture
 def tailshift(

@@ -112,7 +112,12 @@ def train_command(
     for config, folder in planned:
         with telling_interrupts(), exit_on_termination():
             run = train(
-                config, output=folder, data_root=data_root, resume=resume, force=force
+                config,
+                output=folder,
+                data_root=data_root,
+                resume=resume,
+                force=force,
+                verbose=True,
             )
         _report_training(run)
 

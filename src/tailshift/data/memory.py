@@ -40,6 +40,17 @@ class Augmentation:
         if self.padding < 0:
             raise ValueError(f"`padding` must be >= 0, but is {self.padding}.")
 
+    def __str__(self) -> str:
+        """Return what is done, for people.
+
+        Example:
+            >>> print(Augmentation(padding=4, flip=True))
+            in training shifted by up to 4 pixels, mirrored
+        """
+        shifted = f"shifted by up to {self.padding} pixels" if self.padding else ""
+        parts = [shifted, "mirrored" if self.flip else ""]
+        return f"in training {', '.join(filter(None, parts)) or 'as they are'}"
+
     def __call__(
         self,
         images: Tensor,

@@ -19,6 +19,7 @@ from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
+from tailshift.training.recorder import duration
 from tailshift.training.train import assemble_trainer, build_loss
 
 if TYPE_CHECKING:
@@ -249,20 +250,3 @@ def estimate_table(estimates: Sequence[Estimate]) -> Table:
             duration(estimate.seconds),
         )
     return table
-
-
-def duration(seconds: float) -> str:
-    """Return a time in its two largest units.
-
-    Example:
-        >>> duration(42), duration(750), duration(12_000), duration(200_000)
-        ('42 s', '12 min 30 s', '3 h 20 min', '2 d 7 h')
-    """
-    rest = round(seconds)
-    units = []
-    for name, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        amount, rest = divmod(rest, length)
-        units.append((amount, name))
-    first = next((i for i, (amount, _) in enumerate(units) if amount), len(units) - 1)
-    shown = [f"{amount} {name}" for amount, name in units[first : first + 2] if amount]
-    return " ".join(shown) or "0 s"

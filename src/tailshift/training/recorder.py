@@ -30,7 +30,13 @@ from tailshift.runs.checkpoint import (
     path_before,
     save_checkpoint,
 )
-from tailshift.storage import atomic_write, read_tensors, write_json, write_tensors
+from tailshift.storage import (
+    atomic_write,
+    printable,
+    read_tensors,
+    write_json,
+    write_tensors,
+)
 from tailshift.training.distributed import is_first_process
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
@@ -50,7 +56,10 @@ class Recorder:
         data: LongTailedData,
         model: Classifier,
         fabric: "Fabric",
+        *,
+        is_verbose: bool = False,
     ) -> None:
+        self.is_verbose = is_verbose and fabric.is_global_zero
         self.directory = directory
         self.config = config
         self.data = data
@@ -115,11 +124,20 @@ class Recorder:
         with SummaryWriter(folder, purge_step=done + 1) as self._board:
             yield
 
-    def record_epoch(self, metrics: Metrics) -> None:
+    def print_plan(self, *, is_filled: bool) -> None:
+        """Print what is about to be trained, where it is asked for."""
+        if self.is_verbose:
+            for line in plan_lines(self.config, self.data, is_filled=is_filled):
+                print_line(Console(stderr=True), line)
+
+    def record_epoch(
+        self, metrics: Metrics, progress: "TrainingProgress | None" = None
+    ) -> None:
         """Validate, append an epoch's metrics to the file; save when it is time.
 
         Args:
             metrics: Of the epoch; those of the validation images are added.
+            progress: Told of them.
         """
         metrics |= validate(self.fabric, self.model, self.data, self.config)
         self.epochs_done = epoch = metrics["epoch"]
@@ -129,6 +147,8 @@ class Recorder:
             self._save_best()
         if self.fabric.is_global_zero:
             self._append(metrics)
+        if progress is not None:
+            progress.epoch(metrics, self.config.own_epochs)
         # Best weights and checkpoint go together: the kept pair before them does too.
         if is_kept or epoch % self.config.train.checkpoint_every == 0:
             self.save_checkpoint()
@@ -304,14 +324,135 @@ class Recorder:
         return predictions.half() if self.config.eval.half_logits else predictions
 
 
-class TrainingProgress:
-    """A bar over a run's steps, with the loss and images per second."""
+def plan_lines(
+    config: RunConfig, data: LongTailedData, *, is_filled: bool = False
+) -> list[str]:
+    """Return what a run is about to train, on what, for people.
 
-    def __init__(self, bar: Progress, num_steps: int, title: str, done: int) -> None:
+    Args:
+        config: What was asked for.
+        data: Its splits.
+        is_filled: Whether the weights come from a checkpoint.
+    """
+    splits = {"training": data.train, "validation": data.val, "test": data.test}
+    images = [f"{len(split or ()):,} {name}" for name, split in splits.items()]
+    size, stages = data.image_size, config.method.stages()
+    lengths = [f"{stage.title} {config.stage_epochs(stage)}" for stage in stages]
+    each = f" ({', '.join(lengths)})" if len(stages) > 1 else ""
+    how = getattr(data.train, "preparation", getattr(data.train, "augmentation", ""))
+    lines = [
+        f"data: {data.name}, {data.num_classes} classes, {', '.join(images)} images",
+        f"images: {size} × {size} pixels; {how}",
+        f"network: {config.model.name}, {_weights(config, is_filled=is_filled)}",
+        f"method: {config.method.title}, {config.own_epochs} epochs{each}, "
+        f"{config.train.batch_size} images a step",
+    ]
+    return [printable(line) for line in lines]
+
+
+def _weights(config: RunConfig, *, is_filled: bool) -> str:
+    """Return where a network's weights come from."""
+    model, start = config.model, config.train.start_from
+    if is_filled:
+        return "weights from the checkpoint"
+    if start or model.weights:
+        return f"weights from {start or model.weights}"
+    if model.pretrained and model.name.startswith("timm:"):
+        where = ", if they can be had" if model.pretrained == "if_available" else ""
+        return f"published weights{where}"
+    return "random weights"
+
+
+def epoch_line(metrics: Metrics, num_epochs: int) -> str:
+    """Return the record of an epoch as a line of a log.
+
+    Args:
+        metrics: As `metrics.jsonl` has them.
+        num_epochs: Epochs of the run in all.
+
+    Example:
+        >>> metrics = {"epoch": 3, "loss": 0.51, "train_accuracy": 0.8, "seconds": 1.2}
+        >>> epoch_line(metrics, 30)
+        'epoch 3/30: loss 0.510, train 80.0 %, 1.2 s'
+    """
+    parts = [
+        f"loss {metrics['loss']:.3f}",
+        f"train {100 * metrics['train_accuracy']:.1f} %",
+        validation_part(metrics),
+        f"{metrics['seconds']:.1f} s",
+    ]
+    shown = ", ".join(part for part in parts if part)
+    return f"epoch {metrics['epoch']}/{num_epochs}: {shown}"
+
+
+def validation_part(metrics: Metrics) -> str:
+    """Return the accuracy on the validation images, of all and by group, if any.
+
+    Example:
+        >>> validation_part({"val_accuracy": 0.7, "val_accuracy_few": 0.25})
+        'val 70.0 % (few 25.0)'
+    """
+    if "val_accuracy" not in metrics:
+        return ""
+    prefix = "val_accuracy_"
+    groups = [
+        f"{key.removeprefix(prefix)} {100 * value:.1f}"
+        for key, value in metrics.items()
+        if key.startswith(prefix)
+    ]
+    each = f" ({', '.join(groups)})" if groups else ""
+    return f"val {100 * metrics['val_accuracy']:.1f} %{each}"
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units.
+
+    Example:
+        >>> duration(42), duration(750), duration(12_000), duration(200_000)
+        ('42 s', '12 min 30 s', '3 h 20 min', '2 d 7 h')
+    """
+    rest = round(seconds)
+    units = []
+    for name, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
+        amount, rest = divmod(rest, length)
+        units.append((amount, name))
+    first = next((i for i, (amount, _) in enumerate(units) if amount), len(units) - 1)
+    shown = [f"{amount} {name}" for amount, name in units[first : first + 2] if amount]
+    return " ".join(shown) or "0 s"
+
+
+TIMED_STEPS, TIMED_SECONDS = 10, 5.0
+"""The time to go is told after so many steps, or seconds, the first step left out."""
+
+
+class TrainingProgress:
+    """A bar over a run's steps, with the loss and images per second.
+
+    Args:
+        bar: It is shown on a terminal.
+        num_steps: Steps of the stage.
+        title: Of the run.
+        done: Steps done before.
+        is_verbose: Whether to print the time to go and, without a terminal, a line an
+            epoch.
+    """
+
+    def __init__(
+        self,
+        bar: Progress,
+        num_steps: int,
+        title: str,
+        done: int,
+        *,
+        is_verbose: bool = False,
+    ) -> None:
         self._bar = bar
         self._task = bar.add_task(
-            title, total=num_steps, completed=done, loss="", rate=""
+            title, total=num_steps, completed=done, loss="", rate="", val=""
         )
+        self._is_verbose = is_verbose
+        self._steps_left = num_steps - done
+        self._seconds: list[float] | None = [] if is_verbose else None
 
     def step(self, loss: float, seconds: float, images: int) -> None:
         """Advance by one step, which took that long for so many images."""
@@ -321,11 +462,41 @@ class TrainingProgress:
             loss=f"loss {loss:.3f}",
             rate=f"{images / max(seconds, 1e-9):,.0f} images/s",
         )
+        self._steps_left -= 1
+        if self._seconds is not None:
+            self._seconds.append(seconds)
+            self._tell_time()
+
+    def epoch(self, metrics: Metrics, num_epochs: int) -> None:
+        """Show an epoch's accuracy on the bar, or all of it on a line of its own."""
+        self._bar.update(self._task, val=validation_part(metrics))
+        if self._is_verbose and self._bar.disable:
+            print_line(self._bar.console, epoch_line(metrics, num_epochs))
+
+    def _tell_time(self) -> None:
+        """Print the time to go, once it is known."""
+        timed = (self._seconds or [])[1:]  # the first step takes longer
+        if not timed or (len(timed) < TIMED_STEPS and sum(timed) < TIMED_SECONDS):
+            return
+        self._seconds = None
+        rest = self._steps_left * sum(timed) / len(timed)
+        text = f"about {duration(rest)} to go for {self._steps_left:,} steps"
+        print_line(self._bar.console, text)
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a line as it is, above a bar if there is one."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def training_progress(
-    title: str, num_steps: int, *, done: int = 0, console: Console | None = None
+    title: str,
+    num_steps: int,
+    *,
+    done: int = 0,
+    console: Console | None = None,
+    is_verbose: bool = False,
 ) -> Iterator[TrainingProgress]:
     """Show a bar while the block runs, if standard error is a terminal.
 
@@ -337,9 +508,10 @@ def training_progress(
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[val]}"),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     )
     disable = not (console.is_terminal and is_first_process())
     with Progress(*columns, console=console, disable=disable, transient=True) as bar:
-        yield TrainingProgress(bar, num_steps, title, done)
+        yield TrainingProgress(bar, num_steps, title, done, is_verbose=is_verbose)

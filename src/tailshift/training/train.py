@@ -2,6 +2,7 @@
 
 import dataclasses
 from contextlib import AbstractContextManager, closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ def train(
     resume: bool = False,
     force: bool = False,
     data: LongTailedData | None = None,
+    verbose: bool = False,
 ) -> Run:
     """Train, evaluate and return the run.
 
@@ -54,6 +56,8 @@ def train(
         resume: Resume from the last checkpoint in ``output``.
         force: Replace a run that is in ``output``.
         data: Take these splits instead of loading those that ``config`` names.
+        verbose: Print on standard error what is trained, on what, the expected time
+            and, where that is no terminal, a line an epoch.
     """
     directory = Path(output) if output is not None else default_directory(config)
     check_directory(directory, config, resume=resume, force=force)
@@ -71,7 +75,7 @@ def train(
         check_validation(config, data)
         is_filled = resume and _has_checkpoint(directory)
         model = new_model(config, data, is_filled=is_filled)
-        recorder = Recorder(directory, config, data, model, fabric)
+        recorder = Recorder(directory, config, data, model, fabric, is_verbose=verbose)
         check_stages(config, data, fabric)
         with distributed.open_directory_together(
             fabric, directory, config, resume=resume, force=force
@@ -92,6 +96,7 @@ def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
     if not is_resumed and fabric.is_global_zero:
         begin_directory(recorder.directory, recorder.config)
     fabric.barrier()
+    recorder.print_plan(is_filled=is_resumed and recorder.checkpoint.is_file())
     with stop_on_interrupt() as stop, recorder.tensorboard():
         finished = train_stages(recorder, stop, first, is_resumed=is_resumed)
     recorder.save_checkpoint()
@@ -132,11 +137,16 @@ def train_stages(
             title += f" · {stage.title}"
         with (
             closing(trainer.loader),
-            training_progress(title, trainer.num_steps, done=trainer.step) as progress,
+            training_progress(
+                title,
+                trainer.num_steps,
+                done=trainer.step,
+                is_verbose=recorder.is_verbose,
+            ) as progress,
             anomalies(recorder),
         ):
             if not trainer.fit(
-                on_epoch=recorder.record_epoch,
+                on_epoch=partial(recorder.record_epoch, progress=progress),
                 on_step=recorder.after_step,
                 stop=stop,
                 log=progress.step,
