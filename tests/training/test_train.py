@@ -15,10 +15,11 @@ from torch import Tensor
 
 import tailshift as ts
 from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
+from tailshift.training.distributed import build_fabric
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
 from tailshift.training.recorder import training_progress
-from tailshift.training.train import build_fabric, build_trainer, new_model
+from tailshift.training.train import build_trainer, new_model
 
 TinyConfig = Callable[..., ts.RunConfig]
 ODD_NAMES = (
