@@ -278,11 +278,12 @@ def test_train__broken_image(tailshift: Command, folder: Callable[..., Path]) ->
         path.write_text("no image")
     result = tailshift("train", "--data", f"folder:{root}", *_quick())
     assert (result.code, result.out) == (2, "")
-    start, _, rest = result.err.partition("/cat/")
+    [complaint] = result.complaints
+    start, _, rest = complaint.partition("/cat/")
     assert start == "error: `images"
     assert rest.partition("`")[2] == (
         " is not an image of a known format. Fetch it again, or skip such images "
-        "with data.skip_broken=true.\n"
+        "with data.skip_broken=true."
     )
 
 

@@ -87,7 +87,7 @@ class OptimConfig(_Section):
     weight_decay: float = Field(default=5e-4, ge=0, le=MOST)
     """L2 penalty, on every parameter."""
     schedule: str = "constant"
-    """How the learning rate goes: see `tailshift.training.schedules`."""
+    """How the learning rate goes: see `tailshift.methods.schedules`."""
     warmup_epochs: NonNegativeInt = 0
     """Epochs of linear warm-up before ``multi_step`` or ``cosine``."""
     milestones: tuple[PositiveInt, ...] = ()

@@ -12,7 +12,6 @@ from tailshift.methods.ldam_drw import LDAMDRW as LDAMDRW
 from tailshift.methods.logit_adjustment import LogitAdjustment as LogitAdjustment
 from tailshift.methods.lws import LWS as LWS
 from tailshift.methods.method import METHODS as METHODS
-from tailshift.methods.method import SCHEDULES as SCHEDULES
 from tailshift.methods.method import Decoupled as Decoupled
 from tailshift.methods.method import Method as Method
 from tailshift.methods.method import Stage as Stage
@@ -21,5 +20,6 @@ from tailshift.methods.oltr import OLTR as OLTR
 from tailshift.methods.resampled_softmax import ResampledSoftmax as ResampledSoftmax
 from tailshift.methods.reweighted_softmax import ReweightedSoftmax as ReweightedSoftmax
 from tailshift.methods.sade import SADE as SADE
+from tailshift.methods.schedules import SCHEDULES as SCHEDULES
 from tailshift.methods.softmax import Softmax as Softmax
 from tailshift.methods.tau_norm import TauNorm as TauNorm

@@ -11,9 +11,6 @@ from tailshift.losses import CrossEntropyLoss
 from tailshift.models import Backbone, Head, HeadBuilder, LinearHead
 from tailshift.registry import Registry
 
-SCHEDULES: Registry[Callable[..., float]] = Registry("schedule")
-"""Learning rates over time: see `tailshift.training.schedules`, which fills it."""
-
 
 @dataclass(frozen=True)
 class Stage:
@@ -40,7 +37,7 @@ class Stage:
     backbone_lr: float | None = None
     """The highest learning rate of the backbone, if it has its own."""
     schedule: str | None = None
-    """A name of :data:`SCHEDULES`."""
+    """A name of :data:`~tailshift.methods.SCHEDULES`."""
 
 
 @dataclass(frozen=True)

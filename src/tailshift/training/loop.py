@@ -14,12 +14,12 @@ from torch.optim import Optimizer
 
 from tailshift.data import Batches
 from tailshift.losses import as_loss
+from tailshift.methods.schedules import Schedule
 from tailshift.models import Head
 from tailshift.runs.checkpoint import Position
 from tailshift.runs.directory import NotFiniteError, Place
 from tailshift.training.distributed import broken_images, everyone_of
 from tailshift.training.interrupt import StopRequest
-from tailshift.training.schedules import Schedule
 from tailshift.training.step import DividedStep, StepSums
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from tailshift.data import Batches, LongTailedData, StackedLoader
 from tailshift.data.own_images import hold_out
 from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
+from tailshift.methods.schedules import Course, build_schedule
 from tailshift.models import Classifier
 from tailshift.runs.checkpoint import Position, read_position
 from tailshift.runs.directory import begin_directory, check_directory, default_directory
@@ -25,7 +26,6 @@ from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
 from tailshift.training.loop import Trainer, detecting_anomalies
 from tailshift.training.recorder import Recorder, training_progress
-from tailshift.training.schedules import Course, build_schedule
 from tailshift.training.step import DividedStep
 
 if TYPE_CHECKING:

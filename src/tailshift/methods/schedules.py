@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 
-from tailshift.methods import SCHEDULES
+from tailshift.registry import Registry
+
+SCHEDULES: Registry[Callable[..., float]] = Registry("schedule")
 
 Schedule = Callable[[int], float]
 """Maps the step, counted from 0, to a factor of the learning rate."""

@@ -8,7 +8,7 @@ import torch
 from torch.optim import SGD, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 
-from tailshift.training.schedules import Course, build_schedule
+from tailshift.methods.schedules import Course, build_schedule
 
 LR = 0.2
 
