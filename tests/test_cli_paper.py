@@ -301,7 +301,8 @@ def test_data_check__digits(tailshift: Command) -> None:
 
 
 PREPARED = (
-    "images are resized to 32 × 32 pixels; in training shifted by up to 4, not mirrored"
+    "what the network sees: resized to 32 × 32 pixels; in training shifted by up to 4, "
+    "not mirrored"
 )
 
 

@@ -11,7 +11,6 @@ from tailshift.training.interrupt import exit_on_termination, stop_on_interrupt
 @pytest.fixture(autouse=True)
 def _usual_handler() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the command leaves its own
 
 
 def test_stop_on_interrupt__first_requests_second_interrupts() -> None:

@@ -201,8 +201,8 @@ def test_train__loss_that_is_not_finite(
         f"{', '.join(map(str, ids[:8]))} …). Train again with a lower optim.lr. All of "
         f"the batch's sample ids are in {output / 'failure.json'}. The last good "
         f"checkpoint is {output / 'checkpoint.safetensors'} (after 1 whole epochs and "
-        f"0 steps); `tailshift train --resume --output {output} --detect-anomaly` goes "
-        "on from it and names the operation that fails."
+        f"0 steps); `tailshift train --resume --output {output} --detect-anomaly` "
+        "resumes from it and names the operation that fails."
     )
     assert json.loads((output / "failure.json").read_text())["sample_ids"] == ids
     monkeypatch.setattr(Trainer, "set_learning_rate", set_learning_rate)

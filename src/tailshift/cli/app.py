@@ -116,12 +116,11 @@ def main() -> None:
     Exit code 130 follows Ctrl-C; 75 follows SIGTERM, and says how to resume if training
     had begun. What should never happen is one sentence too, and exit code 1.
     """
-    signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know an α
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _ending_on_termination():
             warnings.showwarning = _show_warning
             app()
     except KeyboardInterrupt:
@@ -135,9 +134,18 @@ def main() -> None:
         raise SystemExit(_print_error(error)) from None
 
 
-def _terminate(number: int, frame: object) -> NoReturn:
-    """End before anything was begun, as training does after its step."""
-    raise SystemExit(75)
+@contextmanager
+def _ending_on_termination() -> Iterator[None]:
+    """Let SIGTERM end a command with exit code 75, also before training begins."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(75)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say_how_to_resume(end: SystemExit) -> None:
