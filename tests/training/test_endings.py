@@ -19,9 +19,10 @@ import pytest
 from PIL import Image
 
 pty = pytest.importorskip("pty")  # not on Windows
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="reads /proc"
-)
+pytestmark = [
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
+]
 
 SECONDS = 60.0  # with torch's imports, on a busy machine
 CTRL_C = b"\x03"
@@ -52,6 +53,7 @@ class Process:
     terminal: int
     folder: Path
     text: str = ""
+    is_running: bool = True
 
     def read_until(self, is_reached: Callable[[], bool]) -> None:
         """Take what is printed until something is the case."""
@@ -81,6 +83,7 @@ class Process:
             self._read()
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                self.is_running = False  # its number may be another's from now on
                 return os.waitstatus_to_exitcode(status)
         raise AssertionError(f"not ended after {within:g} s: {self.text[-2000:]}")
 
@@ -130,7 +133,7 @@ def start(images: Path, tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     for process in started:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if process.is_running:
             os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)
         os.close(process.terminal)
