@@ -13,7 +13,15 @@ regression on principal components. Accuracy is of one seed, in percent: on the 
 data's mix of classes, on all classes alike (macro recall) and on the mix reversed, each
 weighted from the recalls of the same test images. Our model is told the mix that it
 answers for; the others have no such place. Time is of the processor, with the processes
-that decode.
+that decode. Measured on one core (test mix, macro recall, reversed mix; seconds):
+
+                               digits, 30 epochs         plankton, 12 epochs
+    tailshift, resnet32        96.2  90.3  83.0   65     60.2  31.0  65.2  611
+    plain script, resnet32     95.1  83.7  63.6   54     58.7  20.9  12.1  551
+    plain script, resnet18     93.5  77.1  51.6   36     54.7  16.9  11.5  362
+    PCA, logistic regression   96.0  88.6  78.6    0     41.7  10.5  10.9    8
+
+Plankton: 7,614 grey training images of 34 classes at 32 pixels, 2,175 to test.
 """
 
 import argparse
