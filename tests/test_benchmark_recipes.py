@@ -66,7 +66,7 @@ def test_recipe__trains_and_is_evaluated(
     tailshift: Command, name: str, root: Path
 ) -> None:
     result = tailshift(*_train(name, root))
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.complaints) == (0, [])
     assert result.out.startswith("LADE: ")
     assert result.out.endswith(" compensated on the uniform test set\nrun\n")
     run = ts.load("run")
@@ -122,11 +122,11 @@ def test_places__head_learns_faster_than_the_backbone() -> None:
 def test_recipe__broken_jpeg(tailshift: Command, name: str, root: Path) -> None:
     path = root / _paths(_list(name, root, "train"))[3]
     path.write_bytes(path.read_bytes()[:3])
-    assert tailshift(*_train(name, root)) == (
-        2,
-        "",
-        f"error: `{path}` is not an image of a known format. {REMEDY}\n",
-    )
+    result = tailshift(*_train(name, root))
+    assert (result.code, result.out) == (2, "")
+    assert result.complaints == [
+        f"error: `{path}` is not an image of a known format. {REMEDY}"
+    ]
 
 
 @pytest.mark.filterwarnings("always")
@@ -137,10 +137,10 @@ def test_recipe__broken_jpeg_left_out(
     path.write_text("no image")
     result = tailshift(*_train(name, root, "data.skip_broken=true"))
     assert result.code == 0
-    assert result.err == (
+    assert result.complaints == [
         "warning: 1 of 29 images were skipped because they cannot be read, the first: "
-        f"`{path}` is not an image of a known format.\n"
-    )
+        f"`{path}` is not an image of a known format."
+    ]
 
 
 def test_recipe__missing_file(tailshift: Command, name: str, root: Path) -> None:

@@ -57,7 +57,7 @@ def test_kept_run__resumes_to_the_same_logits(tailshift: Command, run: Path) -> 
     """The tolerance is for other CPUs; from here to the end the logits move by 1.6."""
     before = ts.load(run).predictions("test").logits
     result = tailshift("train", "--resume", "--output", run)
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.complaints) == (0, [])
     loaded = ts.load(run)
     assert loaded.is_finished
     assert [record["epoch"] for record in loaded.metrics] == [1, 2, 3, 4]

@@ -73,6 +73,10 @@ def test_run__says_what_was_asked_for_and_what_happened(digits_run: ts.Run) -> N
         "lr",
         "seconds",
         "images_per_second",
+        "val_accuracy",
+        "val_balanced_accuracy",
+        "val_accuracy_medium",
+        "val_accuracy_few",
     ]
 
 
