@@ -108,3 +108,15 @@ def test_best_in__one_row_is_not_best_and_nan_never_is() -> None:
     assert best_in(rows, "uniform") == set()
     rows += rows_by_method([_summary("B", "uniform", NAN, NAN)])
     assert best_in(rows, "uniform") == {"A"}
+
+
+def test_rows_by_method__the_test_set_as_it_is_has_raw_numbers_alone() -> None:
+    """LADE has one row, the compensated one, and no prior to compensate to there."""
+    known, as_is = (
+        _summary("LADE", "uniform", 0.7, 0.8),
+        _summary("LADE", "as_is", 0.5, NAN),
+    )
+    [row] = rows_by_method([known, as_is])
+    assert (row.cells["uniform"].mean, row.cells["as_is"].mean) == (0.8, 0.5)
+    _, pc = rows_by_method([replace(s, compensates=False) for s in (known, as_is)])
+    assert math.isnan(pc.cells["as_is"].mean)
