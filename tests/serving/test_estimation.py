@@ -134,3 +134,14 @@ def test_read_unlabelled__refuses_what_is_no_array(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="array") as error:
         read_unlabelled(path)
     assert str(error.value) == f"{path} is no .npy array of numbers or is cut short."
+
+
+def test_read_unlabelled__a_header_that_declares_too_much(tmp_path: Path) -> None:
+    """Eighty bytes of a file that claims four terabytes: refused, not allocated."""
+    path = tmp_path / "huge.npy"
+    header = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 500)}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+    with pytest.raises(ValueError, match="npy") as error:
+        read_unlabelled(path)
+    assert str(error.value) == f"{path} is no .npy array of numbers or is cut short."

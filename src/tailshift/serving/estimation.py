@@ -144,7 +144,8 @@ def read_unlabelled(path: Path) -> Unlabelled:
 
 def _read_npy(path: Path) -> Tensor:
     try:
-        return torch.from_numpy(np.load(path, allow_pickle=False))
+        # Mapped, so that a header which declares more than there is takes no memory.
+        return as_tensor(np.load(path, mmap_mode="r", allow_pickle=False), "logits")
     except (ValueError, TypeError, EOFError):
         raise ValueError(
             f"{path} is no .npy array of numbers or is cut short."
