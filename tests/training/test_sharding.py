@@ -3,6 +3,7 @@
 That they train to the same weights as one process is in test_distributed.py.
 """
 
+import os
 import socket
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 import tailshift as ts
 from tailshift.models import Classifier, DigitsNet, LinearHead
 from tailshift.processes import is_sharded, load_whole_state, whole, whole_state
-from tailshift.training.distributed import build_fabric, everyone_of
+from tailshift.training.distributed import build_fabric, everyone_of, leave_processes
 from tailshift.training.sharding import blocks, check_sharding, first_decides
 
 TinyConfig = Callable[..., ts.RunConfig]
@@ -39,23 +40,30 @@ def _work(rank: int, port: int, settings: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        fabric = build_fabric(ts.load_recipe("digits_lt", settings))
-        model, plain = _model(), _model().state_dict()
-        fabric.setup_module(model)
-        for weight in model.parameters():
-            assert is_sharded(weight)
-            most_rows = (len(weight) + 1) // 2
-            assert len(weight.to_local()) in (most_rows, len(weight) - most_rows)
-        _same(whole_state(model), plain)
-        other = {name: value + 1 for name, value in plain.items()}
-        load_whole_state(model, other)
-        _same(whole_state(model), other)
-        with pytest.raises(RuntimeError, match="size mismatch"):
-            load_whole_state(model, {**plain, "head.bias": torch.zeros(4)})
-        assert first_decides(rank == 0, fabric.device)
-        assert not first_decides(rank == 1, fabric.device)
-        assert everyone_of([10, 11] if rank == 0 else [12]) == [10, 11, 12]
-        torch.distributed.destroy_process_group()
+        _look(rank, settings)
+    leave_processes()
+    assert not torch.distributed.is_initialized()
+    os._exit(0)  # how Python itself shuts down is not what is tested
+
+
+def _look(rank: int, settings: list[str]) -> None:
+    """Look at what one process holds; nothing of it lives on afterwards."""
+    fabric = build_fabric(ts.load_recipe("digits_lt", settings))
+    model, plain = _model(), _model().state_dict()
+    fabric.setup_module(model)
+    for weight in model.parameters():
+        assert is_sharded(weight)
+        most_rows = (len(weight) + 1) // 2
+        assert len(weight.to_local()) in (most_rows, len(weight) - most_rows)
+    _same(whole_state(model), plain)
+    other = {name: value + 1 for name, value in plain.items()}
+    load_whole_state(model, other)
+    _same(whole_state(model), other)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        load_whole_state(model, {**plain, "head.bias": torch.zeros(4)})
+    assert first_decides(rank == 0, fabric.device)
+    assert not first_decides(rank == 1, fabric.device)
+    assert everyone_of([10, 11] if rank == 0 else [12]) == [10, 11, 12]
 
 
 def _same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

@@ -1,5 +1,7 @@
 """Several processes: how many there are, how they are started and what they share."""
 
+import atexit
+import gc
 import math
 import os
 from collections.abc import Iterator
@@ -50,7 +52,20 @@ def build_fabric(config: RunConfig) -> "Fabric":
     if train.precision == "64-true":  # else Fabric would round logits to float32
         fabric.strategy.precision.convert_output = _unchanged  # type: ignore[method-assign] # of this instance
     fabric.launch()
+    if fabric.world_size > 1:
+        atexit.register(leave_processes)
     return fabric
+
+
+def leave_processes() -> None:
+    """End the process group and its threads while Python is still whole.
+
+    A thread of the group that needs Python once it shuts down would abort the process,
+    and a finished run would look like a crashed one.
+    """
+    gc.collect()  # modules in reference cycles hold groups of their own
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
