@@ -138,11 +138,15 @@ class TrainConfig(_Section):
     num_workers: Annotated[NonNegativeInt | None, Machine()] = None
     """Processes that decode images read from files; by default one for each core."""
     precision: Annotated[
-        Literal["32-true", "64-true", "bf16-mixed", "16-mixed"], Machine(is_fixed=True)
+        Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"],
+        Machine(is_fixed=True),
     ] = "32-true"
     accumulate: PositiveInt = 1
     """Pieces that each process reads its part of a batch in, to need less memory. The
     gradient is that of the whole batch, but LADE's regulariser and OLTR's hinge are
+    """Numbers that the network computes with in training. ``"auto"`` is bf16-mixed on
+    GPUs and CPUs that have bf16 in hardware, otherwise 32-true; the run records which.
+    Mixed precision keeps weights, statistics, losses and saved logits in float32."""
     taken of each piece, and batch normalisation sees one at a time."""
     exact_accumulation: bool = False
     """With pieces, take any loss of the whole batch, at the price of a second forward
@@ -295,6 +299,13 @@ class RunConfig(BaseModel):
         faults.extend(_unknown_key(key, known) for key in mapping if key not in known)
         sections: dict[str, Any] = {
             "recipe": str(mapping.get("recipe", "unnamed")),
+    def in_precision(self, precision: str) -> "RunConfig":
+        """Return this with that precision, if it is ``auto``."""
+        if self.train.precision != AUTO:
+            return self
+        train = self.train.model_copy(update={"precision": precision})
+        return self.model_copy(update={"train": train})
+
             "data": _named_section("data", DATASETS, mapping, faults),
             "method": _named_section("method", METHODS, mapping, faults),
             "seed": mapping.get("seed", 0),

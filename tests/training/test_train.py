@@ -1,6 +1,7 @@
 """Training takes odd data and machines, or says in a sentence why not."""
 
 import dataclasses
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from torch import Tensor
 
 import tailshift as ts
 from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
-from tailshift.training.distributed import build_fabric
+from tailshift.training.distributed import build_fabric, machine_precision
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
 from tailshift.training.recorder import training_progress
@@ -128,6 +129,108 @@ def test_train__precision(
     assert weights["head.weight"].dtype == dtype
     assert run.predictions().logits.dtype == torch.float32
     assert run.model.head(torch.zeros(1, 128)).shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("flags", "precision"),
+    [
+        ({"avx512_bf16": True}, "bf16-mixed"),
+        ({"amx_bf16": True}, "bf16-mixed"),
+        ({"avx512_f": True, "avx512_bf16": False}, "32-true"),
+        (None, "32-true"),
+    ],
+)
+def test_machine_precision__of_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, flags: dict[str, bool] | None, precision: str
+) -> None:
+    if flags is None:  # an older PyTorch does not tell
+        monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: flags, raising=False)
+    assert machine_precision("cpu") == precision
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_machine_precision__of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, has_bf16: bool
+) -> None:
+    asked: list[dict[str, bool]] = []
+
+    def is_supported(**given: bool) -> bool:
+        asked.append(given)
+        return has_bf16
+
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    expected = "bf16-mixed" if has_bf16 else "32-true"
+    assert machine_precision("auto") == machine_precision("cuda") == expected
+    assert asked == [{"including_emulation": False}] * 2
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_train__auto_precision_is_recorded_and_resumed(
+    tmp_path: Path,
+    tiny_config: TinyConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+) -> None:
+    """A run is the one that names the precision, also on a machine of another kind."""
+    kind = "tailshift.training.distributed.machine_precision"
+    settings = ["train.accelerator=cpu", "method.name=lade"]
+    auto = tiny_config("train.precision=auto", *settings)
+    monkeypatch.setattr(kind, lambda accelerator: precision)
+    named = tiny_config(f"train.precision={precision}", *settings)
+    expected = ts.train(named, output=tmp_path / "named").predictions().logits
+    run = ts.train(auto, output=tmp_path / "auto")
+    assert run.config == named
+    assert torch.equal(run.predictions().logits, expected)
+    other = {"32-true": "bf16-mixed", "bf16-mixed": "32-true"}[precision]
+    monkeypatch.setattr(kind, lambda accelerator: other)
+    shutil.rmtree(tmp_path / "auto" / "predictions")
+    again = ts.train(auto, output=tmp_path / "auto", resume=True)
+    assert again.config == named
+    assert torch.equal(again.predictions().logits, expected)
+
+
+@pytest.mark.parametrize("method", ["softmax", "lade"])
+def test_train__mixed_precision_keeps_losses_and_logits_in_float32(
+    tmp_path: Path,
+    tiny_config: TinyConfig,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    """The layers are in bf16, what is summed and saved is not."""
+    layers, losses = set(), set()
+
+    def watched(*args: Any) -> Any:
+        trainer = build_trainer(*args)
+        trainer.model.module.head.register_forward_hook(
+            lambda module, given, output: layers.add(output.dtype)
+        )
+        trainer.loss.register_forward_hook(
+            lambda module, given, output: losses.update((given[0].dtype, output.dtype))
+        )
+        return trainer
+
+    module = sys.modules["tailshift.training.train"]
+    monkeypatch.setattr(module, "build_trainer", watched)
+    config = tiny_config(
+        "train.precision=bf16-mixed",
+        "train.accelerator=cpu",
+        f"method.name={method}",
+    )
+    run = ts.train(config, output=tmp_path / "run")
+    assert layers == {torch.bfloat16, torch.float32}  # in training, in evaluation
+    assert losses == {torch.float32}
+    saved = load_file(tmp_path / "run" / "checkpoint.safetensors")
+    of_run = [v for k, v in saved.items() if k.startswith(("model.", "optimizer."))]
+    assert {v.dtype for v in of_run if v.is_floating_point()} == {torch.float32}
+    test = run.config.data.load(root=None, seed=0).test
+    (batch,) = test.loader(batch_size=len(test), training=False).epoch(0)
+    with torch.no_grad():
+        logits = run.model(batch.images)  # in float32
+    torch.testing.assert_close(run.predictions().logits, logits)
 
 
 def test_train__half_logits(tmp_path: Path, tiny_config: TinyConfig) -> None:

@@ -247,8 +247,9 @@ def check_same_config(directory: Path, config: RunConfig) -> None:
     began = flat_settings(run.read_config(directory))
     asked = flat_settings(config)
     for key in asked:
-        if key in FREE_SETTINGS or (key, asked[key]) == ("model.name", AUTO):
-            continue  # "auto" has its name once the data are read
+        is_auto = key in ("model.name", "train.precision") and asked[key] == AUTO
+        if key in FREE_SETTINGS or is_auto:  # what "auto" is, the run has recorded
+            continue
         if began.get(key) != asked[key]:
             raise ValueError(
                 f"{directory} was started with {key} = {began.get(key)!r}, but "

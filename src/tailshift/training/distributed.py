@@ -32,6 +32,7 @@ def build_fabric(config: RunConfig) -> "Fabric":
     """
     from lightning_fabric import Fabric  # seconds to import: only when training
 
+    config = config.in_precision(machine_precision(config.train.accelerator))
     train = config.train
     devices, num_nodes = num_processes(train)
     try:
@@ -55,6 +56,35 @@ def build_fabric(config: RunConfig) -> "Fabric":
     if fabric.world_size > 1:
         atexit.register(leave_processes)
     return fabric
+
+
+def machine_precision(accelerator: str) -> str:
+    """Return what ``train.precision = "auto"`` is here: bf16 if the hardware has it.
+
+    Others emulate it, slower than float32. An older PyTorch does not tell of a CPU.
+
+    Args:
+        accelerator: As ``train.accelerator`` has it.
+
+    Example:
+        >>> machine_precision("mps")
+        '32-true'
+    """
+    if accelerator == "auto":
+        is_mps = torch.backends.mps.is_available()
+        accelerator = (
+            "mps" if is_mps else "cuda" if torch.cuda.is_available() else "cpu"
+        )
+    if accelerator == "cuda":
+        has_bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(
+            including_emulation=False
+        )
+    elif accelerator == "cpu":
+        flags: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+        has_bf16 = bool(flags.get("avx512_bf16") or flags.get("amx_bf16"))
+    else:
+        has_bf16 = False
+    return "bf16-mixed" if has_bf16 else "32-true"
 
 
 def leave_processes() -> None:

@@ -26,7 +26,8 @@ def outputs(
 ) -> tuple[Tensor, Tensor]:
     """Return a module's outputs, (N, …), and the labels, (N,).
 
-    Half precision is widened to float32.
+    They are computed in float32 (float64 under 64-true) also if training is in mixed
+    precision, so that a network gives the same logits wherever it is used.
 
     Images that cannot be read are skipped, if the configuration says so. Several
     processes share the images, and all of them get all outputs.
@@ -46,14 +47,17 @@ def outputs(
     )
     share_buffers(module, fabric)
     precision = fabric.strategy.precision
+    is_mixed = config.train.precision.endswith("-mixed")
     module.eval()
     given, labels = [], []
     with closing(loader):
         for batch in loader.epoch(0):
-            images = precision.convert_input(batch.images.to(fabric.device))
-            with fabric.autocast():
+            images = batch.images.to(fabric.device)
+            if is_mixed:
                 output = of_any_batch(module, images)
-            output = output.to(torch.promote_types(output.dtype, torch.float32))
+            else:
+                with fabric.autocast():  # float64 needs it
+                    output = of_any_batch(module, precision.convert_input(images))
             ids, output = gather_batch(batch.sample_ids, output, fabric, config)
             given.append(output)
             labels.append(split.labels[ids])
@@ -61,7 +65,7 @@ def outputs(
 
 
 def validate(
-    fabric: "Fabric", model: Classifier, data: LongTailedData, config: RunConfig
+    fabric: "Fabric", model: nn.Module, data: LongTailedData, config: RunConfig
 ) -> dict[str, float]:
     """Return the accuracy on the validation images, of all and of groups of classes.
 

@@ -20,7 +20,15 @@ from tailshift.models import Classifier
 from tailshift.runs.checkpoint import Position, read_position
 from tailshift.runs.directory import begin_directory, check_directory, default_directory
 from tailshift.runs.network import build_network, freeze, place_head
-from tailshift.runs.run import CHECKPOINT, CONFIG, WEIGHTS, Run, load, load_weights
+from tailshift.runs.run import (
+    CHECKPOINT,
+    CONFIG,
+    WEIGHTS,
+    Run,
+    load,
+    load_weights,
+    read_config,
+)
 from tailshift.training import distributed
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
@@ -61,6 +69,7 @@ def train(
     """
     directory = Path(output) if output is not None else default_directory(config)
     check_directory(directory, config, resume=resume, force=force)
+    config = _with_precision(config, directory, resume=resume)
     fabric = distributed.build_fabric(config)
     with distributed.telling_lost_processes():
         torch.manual_seed(config.seed)
@@ -82,6 +91,14 @@ def train(
         ) as is_resumed:
             write_run(recorder, is_resumed=is_resumed)
     return load(directory)
+
+
+def _with_precision(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:
+    """Return it with the resumed run's or this machine's precision, if ``auto``."""
+    if resume and (directory / CONFIG).is_file():
+        config = config.in_precision(read_config(directory).train.precision)
+    machine = distributed.machine_precision(config.train.accelerator)
+    return config.in_precision(machine)
 
 
 def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
