@@ -373,6 +373,7 @@ def test_load_recipe__all_faults_at_once(tmp_path: Path) -> None:
             "`optim.nesterov` needs `optim.momentum` > 0, but it is 0. Drop "
             "`optim.nesterov`, or set a momentum such as 0.9.",
         ),
+        ("train.ema=1", "`train.ema` must be less than 1, but is 1."),
         (
             "optim.schedule=linear",
             "`optim.schedule`: unknown schedule 'linear'; Known: constant, cosine, "
@@ -436,6 +437,13 @@ def test_load_recipe__fault(override: str, fault: str) -> None:
     assert _faults(override) == [fault]
 
 
+def test_load_recipe__average_of_sharded_weights() -> None:
+    assert _faults("train.ema=0.9", "train.shard=true") == [
+        "`train.ema` needs whole weights on every process, but `train.shard` spreads "
+        "them. Drop one of the two."
+    ]
+
+
 def test_from_mapping__nothing_given() -> None:
     with pytest.raises(ConfigError) as error:
         RunConfig.from_mapping({})
@@ -457,6 +465,7 @@ FIXED = {"accelerator", "channels_last", "precision", "start_from"}
 DECISIVE = {
     *("epochs", "batch_size", "drop_last", "sampler", "mixup", "label_smoothing"),
     *("accumulate", "exact_accumulation", "sync_batch_norm", "keep", "patience"),
+    "ema",
 }
 
 

@@ -132,6 +132,9 @@ class TrainConfig(_Section):
     patience: PositiveInt | None = None
     """Stop early after so many epochs in which that accuracy did not rise. Of a
     method's stages the last one is meant."""
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    """Share that an average of the weights keeps of itself at each step, such as 0.995;
+    it is what is validated and saved. None for the weights as they are."""
     start_from: Annotated[str, Machine(is_fixed=True)] = ""
     """A finished run, or a file of its weights, that stands for the first stage of a
     method that has several."""
@@ -141,12 +144,12 @@ class TrainConfig(_Section):
         Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"],
         Machine(is_fixed=True),
     ] = "32-true"
-    accumulate: PositiveInt = 1
-    """Pieces that each process reads its part of a batch in, to need less memory. The
-    gradient is that of the whole batch, but LADE's regulariser and OLTR's hinge are
     """Numbers that the network computes with in training. ``"auto"`` is bf16-mixed on
     GPUs and CPUs that have bf16 in hardware, otherwise 32-true; the run records which.
     Mixed precision keeps weights, statistics, losses and saved logits in float32."""
+    accumulate: PositiveInt = 1
+    """Pieces that each process reads its part of a batch in, to need less memory. The
+    gradient is that of the whole batch, but LADE's regulariser and OLTR's hinge are
     taken of each piece, and batch normalisation sees one at a time."""
     exact_accumulation: bool = False
     """With pieces, take any loss of the whole batch, at the price of a second forward
@@ -181,6 +184,15 @@ class TrainConfig(_Section):
     @classmethod
     def _is_known(cls, sampler: str) -> str:
         return _known("train.sampler", SAMPLERS.get, sampler)
+
+    @model_validator(mode="after")
+    def _average_is_whole(self) -> Self:
+        if self.ema is not None and self.shard:
+            raise ValueError(
+                "`train.ema` needs whole weights on every process, but `train.shard` "
+                "spreads them. Drop one of the two."
+            )
+        return self
 
 
 class EvalConfig(_Section):
@@ -287,6 +299,13 @@ class RunConfig(BaseModel):
         name = {"name": suitable_model(image_size)}
         return self.model_copy(update={"model": self.model.model_copy(update=name)})
 
+    def in_precision(self, precision: str) -> "RunConfig":
+        """Return this with that precision, if it is ``auto``."""
+        if self.train.precision != AUTO:
+            return self
+        train = self.train.model_copy(update={"precision": precision})
+        return self.model_copy(update={"train": train})
+
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> "RunConfig":
         """Check a nested mapping, as a recipe or `to_mapping` gives it.
@@ -299,13 +318,6 @@ class RunConfig(BaseModel):
         faults.extend(_unknown_key(key, known) for key in mapping if key not in known)
         sections: dict[str, Any] = {
             "recipe": str(mapping.get("recipe", "unnamed")),
-    def in_precision(self, precision: str) -> "RunConfig":
-        """Return this with that precision, if it is ``auto``."""
-        if self.train.precision != AUTO:
-            return self
-        train = self.train.model_copy(update={"precision": precision})
-        return self.model_copy(update={"train": train})
-
             "data": _named_section("data", DATASETS, mapping, faults),
             "method": _named_section("method", METHODS, mapping, faults),
             "seed": mapping.get("seed", 0),

@@ -54,6 +54,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     "oltr": ("method.name=oltr", "method.lr=0.01", "optim.lr=0.01", "train.epochs=2"),
     "bbn": ("method.name=bbn",),
     "sade": ("method.name=sade", "optim.lr=0.01"),
+    "averaged lade": ("method.name=lade", "train.ema=0.9"),
     "ncm": ("method.name=ncm", "train.epochs=1"),
     "accumulated softmax": ("method.name=softmax", "train.accumulate=3"),
     "accumulated causal_norm": (

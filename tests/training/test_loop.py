@@ -1,5 +1,6 @@
 """Runs repeat, and an interrupted run ends as if it had not been."""
 
+import contextlib
 import itertools
 import json
 import signal
@@ -17,7 +18,7 @@ import tailshift as ts
 from tailshift.processes import Processes
 from tailshift.runs.checkpoint import read_position
 from tailshift.runs.run import WEIGHTS
-from tailshift.training.loop import Trainer
+from tailshift.training.loop import Trainer, WeightAverage
 from tailshift.training.recorder import TrainingProgress
 from tailshift.training.step import DividedStep
 
@@ -299,3 +300,128 @@ def test_train__loss_of_another_base(
     monkeypatch.setattr(type(config.method), "build_loss", lambda *_: own)
     _assert_same(ts.train(config, output=tmp_path / "own"), expected)
     assert own.epochs == [(0, 2), (1, 2)]
+
+
+def test_weight_average__equals_a_loop_in_float64() -> None:
+    """Weights and batch statistics are averaged, counts are copied."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    average = WeightAverage(model, 0.9)
+    expected = {k: v.double() for k, v in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for t in range(200):
+        model(torch.randn(8, 3)).sigmoid().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update(t)
+        kept = min(0.9, (1 + t) / (10 + t))  # 0.1 at first, 0.9 from t = 80
+        for name, value in model.state_dict().items():
+            if value.is_floating_point():
+                value = kept * expected[name] + (1 - kept) * value.double()
+            expected[name] = value
+    for name, value in average.model.state_dict().items():
+        torch.testing.assert_close(
+            value, expected[name], rtol=1e-5, atol=1e-6, check_dtype=False
+        )
+    assert average.model.state_dict()["1.num_batches_tracked"] == 200
+    assert not any(p.requires_grad for p in average.model.parameters())
+
+
+EMA = "train.ema=0.8"
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> ts.Run:
+    config = ts.load_recipe("digits_lt", [*CONFIG, EMA])
+    return ts.train(config, output=tmp_path_factory.mktemp("loop") / "averaged")
+
+
+def test_train__saves_and_validates_the_average(
+    reference: ts.Run, averaged: ts.Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is that of the weights of all steps, whose course it does not change."""
+    steps: list[dict[str, Tensor]] = []
+    update = WeightAverage.update
+
+    def watched(self: WeightAverage, step: int) -> None:
+        assert step == len(steps) - 1
+        steps.append({k: v.clone() for k, v in self._source.state_dict().items()})
+        update(self, step)
+
+    begin = Trainer.begin_epoch
+
+    def begun(self: Trainer) -> None:
+        if not steps:
+            state = self.model.state_dict()
+            steps.append({k: v.clone() for k, v in state.items()})
+        begin(self)
+
+    monkeypatch.setattr(WeightAverage, "update", watched)
+    monkeypatch.setattr(Trainer, "begin_epoch", begun)
+    _assert_same(_train(monkeypatch, tmp_path / "run", EMA), averaged)
+    losses = [record["loss"] for record in averaged.metrics]
+    assert losses == [record["loss"] for record in reference.metrics]
+    last = load_file(reference.directory / WEIGHTS)
+    saved = load_file(averaged.directory / WEIGHTS)
+    for name, value in saved.items():
+        assert torch.equal(steps[-1][name], last[name])
+        expected = steps[0][name].double()
+        for t, weights in enumerate(steps[1:]):
+            kept = min(0.8, (1 + t) / (10 + t))
+            expected = kept * expected + (1 - kept) * weights[name].double()
+        if value.is_floating_point():
+            torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=1e-6)
+    val = averaged.predictions("val")
+    accuracy = ts.metrics.accuracy(val.logits, val.labels)
+    assert averaged.metrics[-1]["val_accuracy"] == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize(("then", "after"), [(_ctrl_c, 3), (_crash, 8)])
+def test_train__average_resumes_bit_for_bit(
+    averaged: ts.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    then: Callable[[], None],
+    after: int,
+) -> None:
+    output, settings = tmp_path / "run", (EMA, "train.checkpoint_steps=2")
+    with contextlib.suppress(RuntimeError):
+        _train(monkeypatch, output, *settings, after=after, then=then)
+    assert not ts.load(output).is_finished
+    _assert_same(_train(monkeypatch, output, *settings, resume=True), averaged)
+
+
+def test_train__keeps_the_average_of_the_best_epoch(
+    averaged: ts.Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If the last epoch is the best one, nothing differs."""
+    scores = iter([0.1, 0.2, 0.3, 0.5, 0.2, 0.1])
+
+    def validate(*args: object) -> dict[str, float]:
+        return {"val_balanced_accuracy": next(scores)}
+
+    monkeypatch.setattr("tailshift.training.recorder.validate", validate)
+    settings = (EMA, "train.keep=best")
+    last = _train(monkeypatch, tmp_path / "last", *settings)
+    assert torch.equal(last.predictions().logits, averaged.predictions().logits)
+    first = _train(monkeypatch, tmp_path / "first", *settings)
+    assert first.facts.kept_epoch == 1
+    assert not torch.equal(first.predictions().logits, averaged.predictions().logits)
+
+
+def test_train__a_second_stage_begins_with_the_average(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its backbone is the average of a first stage alone, also if it was resumed."""
+    settings = [f"train.epochs={EPOCHS}", EMA]
+    config = ts.load_recipe("digits_lt", settings)
+    softmax = ts.train(config, output=tmp_path / "softmax")
+    config = ts.load_recipe("digits_lt", [*settings, "method.name=crt"])
+    left = itertools.count(EPOCHS * STEPS - 2, -1)
+    monkeypatch.setattr(TrainingProgress, "step", lambda *_: next(left) or _ctrl_c())
+    crt = ts.train(config, output=tmp_path / "crt")
+    assert (crt.facts.stage, crt.facts.state) == (0, "interrupted")
+    crt = ts.train(config, output=tmp_path / "crt", resume=True)
+    assert crt.is_finished
+    trunk = softmax.model.backbone.state_dict()
+    for name, value in crt.model.backbone.state_dict().items():
+        assert torch.equal(value, trunk[name])

@@ -1,11 +1,13 @@
 """The training loop, read top to bottom, and the search for NaN."""
 
+import copy
 import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +30,49 @@ if TYPE_CHECKING:
 Metrics = dict[str, Any]
 
 
+class WeightAverage:
+    r"""An exponential moving average of a model's weights and batch statistics.
+
+    After step :math:`t`, counted from 0, it keeps the share
+    :math:`\min(d, \frac{1 + t}{10 + t})` of itself, so that the random weights of the
+    beginning are soon forgotten. Counts, such as batches seen, are copied.
+
+    Args:
+        model: Its parameters and buffers are read at each update.
+        decay: :math:`d`.
+
+    Example:
+        >>> model = nn.Linear(1, 1)
+        >>> average = WeightAverage(model, 0.995)
+        >>> before = model.weight.item()
+        >>> _ = nn.init.constant_(model.weight, 2.0)
+        >>> average.update(0)
+        >>> round(average.model.weight.item() - 0.1 * before, 6)
+        1.8
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._source = model
+        self.model = copy.deepcopy(model).requires_grad_(False).eval()
+        self.decay = decay
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Move towards the model's weights, after a step of that number."""
+        kept = min(self.decay, (1 + step) / (10 + step))
+        pairs = list(zip(_tensors(self.model), _tensors(self._source), strict=True))
+        floats = [pair for pair in pairs if pair[0].is_floating_point()]
+        averaged, current = zip(*floats, strict=True)
+        torch._foreach_lerp_(averaged, current, 1 - kept)
+        for mine, theirs in pairs:
+            if not mine.is_floating_point():
+                mine.copy_(theirs)
+
+
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
 @dataclass
 class Trainer:
     """What is trained, on what, and how far it has come."""
@@ -46,6 +91,8 @@ class Trainer:
     """Epochs of the stages before, for the metrics."""
     divided: DividedStep | None = None
     """What reads a batch that several processes share, or in pieces, or mixed."""
+    average: WeightAverage | None = None
+    """What is evaluated and saved instead of the model, with ``train.ema``."""
     position: Position = field(default_factory=Position)
     sample_ids: Tensor = field(
         default_factory=lambda: torch.empty(0, dtype=torch.int64)
@@ -87,6 +134,8 @@ class Trainer:
                     seen = self.divided.run(batch, self.step, stop, self.check_finite)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
+                if self.average is not None:
+                    self.average.update(self.step)
                 seconds, clock = time.perf_counter() - clock, time.perf_counter()
                 position.batch += 1
                 position.add(

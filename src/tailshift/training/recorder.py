@@ -37,7 +37,7 @@ from tailshift.storage import (
     write_json,
     write_tensors,
 )
-from tailshift.training.distributed import is_first_process
+from tailshift.training.distributed import is_first_process, share_buffers
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
 from tailshift.training.sharding import first_decides
@@ -84,7 +84,21 @@ class Recorder:
 
     @property
     def _modules(self) -> dict[str, nn.Module]:
-        return {"model": self.model, "loss": self.trainer.loss}
+        average = self.trainer.average
+        averaged = {} if average is None else {"average": average.model}
+        return {"model": self.model, "loss": self.trainer.loss, **averaged}
+
+    @property
+    def _evaluated(self) -> nn.Module:
+        """The model, or the average of its weights if there is one."""
+        average = self.trainer.average
+        return self.model if average is None else average.model
+
+    def take_average(self) -> None:
+        """Give the model the average of its weights at the end of a stage, if any."""
+        if self._evaluated is not self.model:
+            share_buffers(self._evaluated, self.fabric)
+            self.model.load_state_dict(self._evaluated.state_dict())
 
     @property
     def trainer(self) -> Trainer:
@@ -139,7 +153,7 @@ class Recorder:
             metrics: Of the epoch; those of the validation images are added.
             progress: Told of them.
         """
-        metrics |= validate(self.fabric, self.model, self.data, self.config)
+        metrics |= validate(self.fabric, self._evaluated, self.data, self.config)
         self.epochs_done = epoch = metrics["epoch"]
         self._score(metrics)
         is_kept = self.config.train.keep == "best" and self.best_epoch == epoch
@@ -179,7 +193,7 @@ class Recorder:
         return self.directory / run.BEST
 
     def _save_best(self) -> None:
-        weights = whole_state(self.model)
+        weights = whole_state(self._evaluated)
         if self.fabric.is_global_zero:
             notes = {run.WEIGHTS_MARK: "1", "epoch": str(self.epochs_done)}
             write_tensors(self._best, weights, notes, keep=path_before(self._best))
@@ -191,7 +205,7 @@ class Recorder:
                 f"{self._best} must have the weights of epoch {self.best_epoch}, the "
                 "best one, but has not. Start the run again with --force."
             )
-        load_whole_state(self.model, read_tensors(self._best).tensors)
+        load_whole_state(self._evaluated, read_tensors(self._best).tensors)
 
     def _mend_best(self) -> None:
         """Take back best weights that a killed process wrote after its checkpoint."""
@@ -300,7 +314,8 @@ class Recorder:
         is_first = self.fabric.is_global_zero
         if self.config.train.keep == "best" and self.best_epoch is not None:
             self._load_best()
-        run.save_weights(self.directory / run.WEIGHTS, self.model, is_writer=is_first)
+        weights = self.directory / run.WEIGHTS
+        run.save_weights(weights, self._evaluated, is_writer=is_first)
         for name, split in (("val", self.data.val), ("test", self.data.test)):
             if split is not None and len(split):
                 path = run.predictions_path(self.directory, name)
@@ -313,7 +328,7 @@ class Recorder:
 
     def _predictions(self, split: Split) -> Predictions:
         counts = self.data.class_counts
-        logits, labels = outputs(self.fabric, self.model, split, self.config)
+        logits, labels = outputs(self.fabric, self._evaluated, split, self.config)
         predictions = Predictions(
             logits=logits.float(),
             labels=labels,

@@ -32,7 +32,7 @@ from tailshift.runs.run import (
 from tailshift.training import distributed
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
-from tailshift.training.loop import Trainer, detecting_anomalies
+from tailshift.training.loop import Trainer, WeightAverage, detecting_anomalies
 from tailshift.training.recorder import Recorder, training_progress
 from tailshift.training.step import DividedStep
 
@@ -169,6 +169,7 @@ def train_stages(
                 log=progress.step,
             ):
                 return False
+        recorder.take_average()  # the next stage begins with it
     return True
 
 
@@ -383,9 +384,12 @@ def assemble_trainer(
     loss = loss.to(fabric.device)
     wrapped: nn.Module = model.to(fabric.device)
     optimizer: Any = None
+    average = None
     if epochs:
         wrapped = fabric.setup_module(model)  # it may shard the weights
         optimizer = fabric.setup_optimizers(build_optimizer(config, model, stage))
+        if config.train.ema is not None:
+            average = WeightAverage(model, config.train.ema)
     return Trainer(
         fabric,
         wrapped,
@@ -406,6 +410,7 @@ def assemble_trainer(
         frozen=frozen,
         epochs_before=sum(config.stage_epochs(stage) for stage in begun),
         divided=divided_step(config, wrapped, loss, fabric, stage),
+        average=average,
         position=Position(stage=stage_number),
     )
 
