@@ -1,6 +1,6 @@
 """The demonstration: the paper's claim on real images in about a minute."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tailshift import priors
@@ -13,6 +13,7 @@ from tailshift.report import report
 from tailshift.report.runs import report_run, summarise_runs
 from tailshift.runs.run import Run, load
 from tailshift.training import train
+from tailshift.training.jobs import Job, num_at_once, run_jobs
 
 DEMO_METHODS = ("softmax", "balanced_softmax", "lade")
 SEEDS = (0, 1, 2)
@@ -25,6 +26,7 @@ def run_demo(
     *,
     methods: Sequence[str] = DEMO_METHODS,
     seeds: Sequence[int] = SEEDS,
+    jobs: int = 1,
     announce: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Summary], Path]:
     """Train each method with each seed; write ``table.csv`` and ``report.html``.
@@ -33,6 +35,8 @@ def run_demo(
         output: A folder that does not exist yet.
         methods: Registered names.
         seeds: One run of each method for each.
+        jobs: Number of runs at once, each in a process of its own if there are several;
+            0 is one for each GPU or core.
         announce: Called with a sentence before each training.
 
     Returns:
@@ -42,17 +46,46 @@ def run_demo(
         raise FileExistsError(
             f"`output` {output} exists. Name a new folder (--output)."
         )
-    runs = []
-    for method in methods:
-        announce(f"training {method} with seeds {', '.join(map(str, seeds))}")
-        for seed in seeds:
-            config = load_recipe("digits_lt", [f"method.name={method}", f"seed={seed}"])
-            run = train(config, output=output / "runs" / f"{method}-seed{seed}")
-            if not run.is_finished:
-                raise KeyboardInterrupt
-            runs.append(report_run(run))
+    planned = {
+        method: [_planned(method, seed, output) for seed in seeds] for method in methods
+    }
+    at_once = num_at_once(jobs, len(methods) * len(seeds))
+    if at_once > 1:
+        trained = _train_at_once(
+            [job for row in planned.values() for job in row], at_once
+        )
+    else:
+        trained = _train(planned, announce)
+    runs = [report_run(run) for run in trained]
     page = report(runs, output, title="Handwritten digits, imbalance ratio 50")
     return summarise_runs(runs), page
+
+
+def _planned(method: str, seed: int, output: Path) -> Job:
+    config = load_recipe("digits_lt", [f"method.name={method}", f"seed={seed}"])
+    return Job(config, output / "runs" / f"{method}-seed{seed}")
+
+
+def _train(
+    planned: Mapping[str, Sequence[Job]], announce: Callable[[str], None]
+) -> list[Run]:
+    runs = []
+    for method, jobs in planned.items():
+        seeds = ", ".join(str(job.config.seed) for job in jobs)
+        announce(f"training {method} with seeds {seeds}")
+        for job in jobs:
+            run = train(job.config, output=job.directory)
+            if not run.is_finished:
+                raise KeyboardInterrupt
+            runs.append(run)
+    return runs
+
+
+def _train_at_once(jobs: Sequence[Job], at_once: int) -> list[Run]:
+    failures = run_jobs(jobs, at_once, advice="interrupted.")
+    if failures:
+        raise ChildProcessError("\n".join(map(str, failures)))
+    return [load(job.directory) for job in jobs]
 
 
 def why_not_helped(output: Path) -> list[str]:

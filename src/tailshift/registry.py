@@ -235,6 +235,9 @@ def load_installed_plugins() -> None:
             )
 
 
+_PLUGIN = "tailshift_plugin_"  # the modules of files begin with it
+
+
 def load_plugin(path: str | Path) -> ModuleType:
     """Import a file whose decorators register methods, losses, data sets and so on.
 
@@ -257,7 +260,7 @@ def load_plugin(path: str | Path) -> ModuleType:
         )
     place = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:8]
     stem = re.sub(r"\W", "_", file.stem)
-    name = f"tailshift_plugin_{stem}_{place}"
+    name = f"{_PLUGIN}{stem}_{place}"
     origin = _file_origin(file)
     if name in sys.modules and _origins[name].sha256 == origin.sha256:
         return sys.modules[name]
@@ -270,6 +273,12 @@ def load_plugin(path: str | Path) -> ModuleType:
         raise ImportError(
             f"the plugin {path} cannot be loaded ({type(error).__name__}: {error})."
         ) from error
+
+
+def loaded_plugins() -> list[str]:
+    """Return the files that `load_plugin` has loaded, as they were named."""
+    loaded = [name for name in _origins if name.startswith(_PLUGIN)]
+    return [_origins[name].name for name in loaded if name in sys.modules]
 
 
 def _import_file(name: str, file: Path) -> ModuleType:

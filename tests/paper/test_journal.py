@@ -22,39 +22,52 @@ def _settings(journal: Journal) -> list[tuple[float, float]]:
 
 def test_journal__asks_for_every_setting_once(tmp_path: Path) -> None:
     journal = _open(tmp_path / "new" / "journal.log")
-    asked = []
-    while not journal.is_complete:
-        trial, alpha, lam = journal.ask()
-        asked.append((alpha, lam))
-        journal.tell(trial, alpha + lam)
-    assert len(asked) == len(journal) == 6
-    assert sorted(asked) == SETTINGS == _settings(journal)
+    assert journal.left == SETTINGS
+    for number, (alpha, lam) in enumerate(reversed(SETTINGS), start=1):
+        journal.add(Trial(alpha, lam, alpha + lam))
+        assert journal.left == SETTINGS[:-number]
+    assert len(journal) == 6
+    assert _settings(journal) == SETTINGS
     assert journal.trials[-1] == Trial(0.1, 1.0, 1.1)
 
 
 @pytest.mark.parametrize("num_done", [0, 1, 5])
 def test_journal__goes_on_after_an_interruption(tmp_path: Path, num_done: int) -> None:
     first = _open(tmp_path / "journal.log")
-    for _ in range(num_done):
-        trial, _, _ = first.ask()
-        first.tell(trial, 0.5)
-    first.ask()  # never told: the process was stopped
+    for setting in SETTINGS[:num_done]:
+        first.add(Trial(*setting, 0.5))
     second = _open(tmp_path / "journal.log")
     assert len(second.trials) == num_done
-    asked = 0
-    while not second.is_complete:
-        trial, _, _ = second.ask()
-        second.tell(trial, 0.5)
-        asked += 1
-    assert asked == 6 - num_done
-    assert _settings(second) == SETTINGS
+    assert second.left == SETTINGS[num_done:]
+
+
+def test_journal__of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    """Its trials were opened by a sampler; the last was never closed."""
+    import optuna
+
+    path = tmp_path / "journal.log"
+    _open(path)
+    backend = optuna.storages.journal.JournalFileBackend(str(path))
+    study = optuna.load_study(
+        study_name="tailshift",
+        storage=optuna.storages.JournalStorage(backend),
+        sampler=optuna.samplers.GridSampler(GRID, seed=0),
+    )
+    trials = [study.ask() for _ in range(3)]
+    asked = [
+        tuple(trial.suggest_categorical(name, GRID[name]) for name in GRID)
+        for trial in trials
+    ]
+    for trial in trials[:2]:
+        study.tell(trial, 0.5)
+    journal = _open(path)
+    assert journal.left == [one for one in SETTINGS if one not in asked[:2]]
 
 
 def test_journal__keeps_a_failure(tmp_path: Path) -> None:
     journal = _open(tmp_path / "journal.log", {"alpha": [1.0], "lam": [0.5]})
-    trial, _, _ = journal.ask()
-    journal.tell(trial, math.nan)
-    assert journal.is_complete
+    journal.add(Trial(1.0, 0.5, math.nan))
+    assert journal.left == []
     [failed] = journal.trials
     assert (failed.alpha, failed.lam, math.isnan(failed.score)) == (1.0, 0.5, True)
     assert str(failed) == "α = 1, λ = 0.5: diverged"
@@ -115,15 +128,9 @@ def test_journal__that_was_cut_short(tmp_path: Path) -> None:
     """The line under way is dropped, and its setting comes up again."""
     path = tmp_path / "journal.log"
     journal = _open(path)
-    tried = {journal.ask()[1:]}
-    trial, *setting = journal.ask()
-    journal.tell(trial, 0.5)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-7])
+    journal.add(Trial(*SETTINGS[0], 0.5))
+    journal.add(Trial(*SETTINGS[1], 0.5))
+    path.write_bytes(path.read_bytes()[:-7])
     journal = _open(path)
-    assert journal.trials == ()
-    while not journal.is_complete:
-        trial, *setting = journal.ask()
-        tried.add(tuple(setting))
-        journal.tell(trial, 0.5)
-    assert len(journal.trials) == len(journal) == len(tried)
+    assert _settings(journal) == SETTINGS[:1]
+    assert journal.left == SETTINGS[1:]

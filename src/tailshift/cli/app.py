@@ -28,7 +28,8 @@ COMMANDS = (
 
 class _InOrder(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(super().list_commands(ctx), key=COMMANDS.index)
+        names = super().list_commands(ctx)
+        return [name for name in COMMANDS if name in names]
 
 
 app = typer.Typer(
@@ -73,6 +74,13 @@ Plugins = Annotated[
         callback=_load_plugins,
         is_eager=True,
         help="Run this Python file first; it registers methods, data sets and so on.",
+    ),
+]
+Jobs = Annotated[
+    int,
+    typer.Option(
+        help="Runs at once, in processes that share the cores or take a GPU each; "
+        "0: one for each GPU or core."
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]

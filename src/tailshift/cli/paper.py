@@ -10,6 +10,7 @@ from tailshift.cli.app import (
     Csv,
     DataRoot,
     Force,
+    Jobs,
     Latex,
     Markdown,
     Plugins,
@@ -61,6 +62,7 @@ def reproduce_command(
     ] = Path("figures"),
     plugin: Plugins = None,
     force: Force = False,
+    jobs: Jobs = 1,
 ) -> None:
     """Train what a table of the paper lacks; print ours beside the paper's.
 
@@ -85,6 +87,7 @@ def reproduce_command(
             logits=logits,
             data_root=data_root,
             dry_run=dry_run,
+            jobs=jobs,
             announce=announce,
         )
     if dry_run and plan.missing:
@@ -136,6 +139,7 @@ def tune_command(
     settings: Settings = None,
     data_root: DataRoot = None,
     plugin: Plugins = None,
+    jobs: Jobs = 1,
 ) -> None:
     """Search α and λ on validation data; the same command resumes a search."""
     from tailshift.paper import tune
@@ -149,6 +153,7 @@ def tune_command(
             data_root=data_root,
             alphas=_parse_values("--alphas", alphas) or tune.GRID,
             lams=_parse_values("--lams", lams) or tune.GRID,
+            jobs=jobs,
             announce=announce,
         )
     console.print(tune.tuning_table(found.trials))

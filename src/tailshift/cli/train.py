@@ -9,6 +9,7 @@ import typer
 from tailshift.cli.app import (
     DataRoot,
     Force,
+    Jobs,
     Plugins,
     Settings,
     announce,
@@ -35,6 +36,7 @@ def demo(
         bool,
         typer.Option("--all", help="Train every method, with one seed; takes minutes."),
     ] = False,
+    jobs: Jobs = 1,
 ) -> None:
     """Train three methods on long-tailed digits and report on eleven targets."""
     from tailshift.demo import next_folder, run_demo, why_not_helped
@@ -44,7 +46,8 @@ def demo(
     folder = output or next_folder(Path("runs"))
     chosen: dict[str, Any] = {"methods": METHODS.names(), "seeds": (0,)}
     settings = chosen if all_methods else {}
-    summaries, report = run_demo(folder, announce=announce, **settings)
+    with telling_interrupts():
+        summaries, report = run_demo(folder, jobs=jobs, announce=announce, **settings)
     console.print(summary_table(summaries))
     if all_methods:
         for sentence in why_not_helped(folder) or [ALL_HELPED]:
@@ -95,11 +98,13 @@ def train_command(
             "--detect-anomaly", help="Name the module that makes a NaN; slow."
         ),
     ] = False,
+    jobs: Jobs = 1,
 ) -> None:
     """Train a recipe, one run for each seed."""
     from tailshift.runs.directory import check_directory
     from tailshift.training import train
     from tailshift.training.interrupt import exit_on_termination
+    from tailshift.training.jobs import num_at_once
 
     settings = [*_data_settings(data), *_start_settings(start), *(settings or [])]
     if data is not None and recipe is None:
@@ -109,17 +114,46 @@ def train_command(
         planned = [(_detecting(config), folder) for config, folder in planned]
     for config, folder in planned:  # all of them, before hours go into the first
         check_directory(folder, config, resume=resume, force=force)
+    options: dict[str, Any] = {"data_root": data_root, "resume": resume, "force": force}
+    if (at_once := num_at_once(jobs, len(planned))) > 1:
+        _train_at_once(planned, at_once, **options)
+        return
     for config, folder in planned:
         with telling_interrupts(), exit_on_termination():
-            run = train(
-                config,
-                output=folder,
-                data_root=data_root,
-                resume=resume,
-                force=force,
-                verbose=True,
-            )
+            run = train(config, output=folder, verbose=True, **options)
         _report_training(run)
+
+
+RESUMED = "interrupted: the same command with --resume resumes where this one stopped."
+
+
+def _train_at_once(
+    planned: "list[tuple[RunConfig, Path]]", at_once: int, **options: Any
+) -> None:
+    """Train runs in processes of their own; report those that are finished."""
+    from tailshift.runs.run import load
+    from tailshift.training.jobs import Job, run_jobs
+
+    jobs = [Job(config, folder) for config, folder in planned]
+    with telling_interrupts():
+        failures = run_jobs(jobs, at_once, advice=RESUMED, **options)
+    failed = [failure.job.directory for failure in failures]
+    for job in jobs:
+        if job.directory not in failed:
+            _report_training(load(job.directory))
+    if failures:
+        raise ChildProcessError("\n".join(map(str, failures)))
+
+
+@app.command("job", hidden=True)
+def job_command(spec: Annotated[str, typer.Argument(help="The run, as JSON.")]) -> None:
+    """Train one of several runs, for the command that has started this one."""
+    from tailshift.training.interrupt import exit_on_termination
+    from tailshift.training.jobs import run_job
+
+    with telling_interrupts(), exit_on_termination():
+        is_finished = run_job(spec)
+    raise SystemExit(0 if is_finished else 130)
 
 
 def _detecting(config: "RunConfig") -> "RunConfig":

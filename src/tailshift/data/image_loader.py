@@ -236,10 +236,19 @@ def _empty(*shape: int) -> Tensor:
 
 def default_num_workers(world_size: int = 1) -> int:
     """Return one for each core that a rank has, at least 1 and at most 8."""
-    cores = os.cpu_count() or 1
+    sharing = world_size * int(os.environ.get(JOBS, 1))
+    return min(max(num_cores() // sharing, 1), MOST_WORKERS)
+
+
+JOBS = "TAILSHIFT_JOBS"
+"""Environment variable with the number of runs that share the cores."""
+
+
+def num_cores() -> int:
+    """Return the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # fewer, if a scheduler gave only some
-        cores = len(os.sched_getaffinity(0))
-    return min(max(cores // world_size, 1), MOST_WORKERS)
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _unchanged(loaded: Any) -> Any:

@@ -22,6 +22,7 @@ from tailshift.runs.index import find_kept, find_runs, is_run_of
 from tailshift.runs.run import CONFIG, Run, read_config
 from tailshift.storage import check_new
 from tailshift.training import train
+from tailshift.training.jobs import Job, num_at_once, run_jobs
 
 TABLES = {f"table{number}": number for number in range(1, 12)}
 """The tables that can be reproduced."""
@@ -99,14 +100,6 @@ class PaperRequest:
             return None
         own = [] if panel.alpha is None else [f"method.alpha={panel.alpha}"]
         return load_recipe(taken, [*own, *self.settings])
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run that is missing, and where it will be."""
-
-    config: RunConfig
-    directory: Path
 
 
 @dataclass(frozen=True)
@@ -214,6 +207,7 @@ def reproduce(
     what: str,
     *,
     dry_run: bool = False,
+    jobs: int = 1,
     announce: Announce = _silent,
     **options: Any,
 ) -> Plan:
@@ -226,6 +220,8 @@ def reproduce(
         what: ``"table1"`` to ``"table11"``, ``"figure2"``, ``"figure3"``, ``"figure4"``
             or ``"figure6"``.
         dry_run: Train nothing: ``missing`` says what would be trained.
+        jobs: Number of runs at once, each in a process of its own if there are several;
+            0 is one for each GPU or core.
         announce: Called with a sentence before each training, and about folders that
             look like runs but cannot be read.
         options: ``runs``, ``seeds``, ``quick``, ``settings``, ``logits`` and
@@ -242,7 +238,8 @@ def reproduce(
     plan = make_plan(request, announce)
     if dry_run or not plan.missing:
         return plan
-    faults = train_jobs(plan.missing, data_root=request.data_root, announce=announce)
+    options = {"data_root": request.data_root, "announce": announce}
+    faults = train_jobs(plan.missing, at_once=jobs, **options)
     return replace(make_plan(request), faults=tuple(faults))
 
 
@@ -309,14 +306,24 @@ def train_jobs(
     *,
     data_root: str | Path | None = None,
     announce: Announce = _silent,
+    at_once: int = 1,
 ) -> list[str]:
     """Train missing runs; resume one that was interrupted.
 
     A data set that cannot be read does not stop the runs on the others.
 
+    Args:
+        jobs: What to train.
+        data_root: Folder that holds the data, if it is read from disk.
+        announce: Called with a sentence before each training, if one runs at a time.
+        at_once: Number of runs at once; 0 is one for each GPU or core.
+
     Returns:
         A sentence for each fault.
     """
+    at_once = num_at_once(at_once, len(jobs))
+    if at_once > 1:
+        return _train_at_once(jobs, at_once, data_root)
     faults: dict[str, str] = {}
     for number, job in enumerate(jobs, start=1):
         config = job.config
@@ -336,6 +343,19 @@ def train_jobs(
             if not run.is_finished:
                 raise KeyboardInterrupt(INTERRUPTED)
     return list(faults.values())
+
+
+def _train_at_once(
+    jobs: Sequence[Job], at_once: int, data_root: str | Path | None
+) -> list[str]:
+    failures = run_jobs(
+        jobs, at_once, data_root=data_root, resume=True, advice=INTERRUPTED
+    )
+    faults = {  # runs that had not begun say the same of data that are not there
+        f"{failure.job.config.data_name} {failure.sentence}": failure
+        for failure in failures
+    }
+    return [f"{failure.job.config.recipe}: {failure}" for failure in faults.values()]
 
 
 def one_a_seed(runs: Iterable[Run]) -> list[Run]:

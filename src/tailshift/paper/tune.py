@@ -9,10 +9,10 @@ on a test image.
 
 import csv
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from tailshift.predictions import Predictions
 from tailshift.runs.directory import check_same_config
 from tailshift.runs.run import FACTS, Run, load
 from tailshift.storage import atomic_write
+from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 from tailshift.training.train import train, with_validation
 
 if TYPE_CHECKING:
@@ -87,7 +88,6 @@ class Journal:
     ) -> None:
         self._optuna = _import_optuna()
         self.grid = {name: list(grid[name]) for name in ("alpha", "lam")}
-        self._sampler = self._optuna.samplers.GridSampler(self.grid, seed=0)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._study = self._open(path)
         self._check_same(path, {"config": config, "grid": self.grid})
@@ -97,9 +97,11 @@ class Journal:
         return math.prod(len(values) for values in self.grid.values())
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every setting has been tried."""
-        return bool(self._sampler.is_exhausted(self._study))
+    def left(self) -> list[tuple[float, float]]:
+        """Settings that have not been tried, by α and then λ."""
+        tried = {(trial.alpha, trial.lam) for trial in self.trials}
+        grid = itertools.product(self.grid["alpha"], self.grid["lam"])
+        return [setting for setting in grid if setting not in tried]
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -115,26 +117,17 @@ class Journal:
         ]
         return tuple(sorted(trials, key=lambda trial: (trial.alpha, trial.lam)))
 
-    def ask(self) -> tuple[Any, float, float]:
-        """Open a trial; return it with its α and λ.
-
-        One that is never told stays open, and its setting comes up again at the end.
-        """
-        trial = self._study.ask()
-        alpha, lam = (trial.suggest_categorical(k, v) for k, v in self.grid.items())
-        return trial, alpha, lam
-
-    def tell(self, trial: Any, score: float) -> None:
-        """Close a trial with its score, as failed if that is NaN."""
-        state = self._optuna.trial.TrialState
-        is_failed = math.isnan(score)
-        # After the last setting the sampler stops an Optuna loop, and there is none.
-        with suppress(RuntimeError):
-            self._study.tell(
-                trial,
-                None if is_failed else score,
-                state=state.FAIL if is_failed else state.COMPLETE,
-            )
+    def add(self, trial: Trial) -> None:
+        """Write a trial down, as failed if its score is NaN."""
+        is_failed, state = math.isnan(trial.score), self._optuna.trial.TrialState
+        categories = self._optuna.distributions.CategoricalDistribution
+        closed = self._optuna.trial.create_trial(
+            params={"alpha": trial.alpha, "lam": trial.lam},
+            distributions={name: categories(v) for name, v in self.grid.items()},
+            value=None if is_failed else trial.score,
+            state=state.FAIL if is_failed else state.COMPLETE,
+        )
+        self._study.add_trial(closed)
 
     def _open(self, path: Path) -> Any:
         _drop_cut_line(path)
@@ -144,7 +137,6 @@ class Journal:
             return self._optuna.create_study(
                 study_name="tailshift",
                 storage=storages.JournalStorage(backend),
-                sampler=self._sampler,
                 direction="maximize",
                 load_if_exists=True,
             )
@@ -215,6 +207,7 @@ def tune(
     data_root: str | Path | None = None,
     alphas: Sequence[float] = GRID,
     lams: Sequence[float] = GRID,
+    jobs: int = 1,
     announce: Callable[[str], None] = lambda text: None,
 ) -> Tuning:
     """Train every setting of the grid; return the scores and the best setting's run.
@@ -229,6 +222,8 @@ def tune(
         data_root: The folder that holds the data, if it is read from disk.
         alphas: Values of α.
         lams: Values of λ.
+        jobs: Number of settings that are trained at once, each in a process of its own
+            if there are several; 0 is one for each GPU or core.
         announce: Called with a sentence before and after each setting.
     """
     grid = {"alpha": _check_grid("alphas", alphas), "lam": _check_grid("lams", lams)}
@@ -239,13 +234,27 @@ def tune(
     journal = Journal(folder / JOURNAL, grid, config.to_mapping())
     is_held_out = whole.val is None
     data = with_validation(whole, seed=config.seed) if is_held_out else whole
-    while not journal.is_complete:
-        trial, alpha, lam = journal.ask()
-        setting = with_setting(config, alpha, lam, is_held_out=is_held_out)
-        announce(f"training α = {alpha:g}, λ = {lam:g}")
-        score = _score(setting, data, _directory(folder, alpha, lam))
-        journal.tell(trial, score)
-        announce(f"{len(journal.trials)} of {len(journal)}: {Trial(alpha, lam, score)}")
+    planned = [
+        Job(
+            with_setting(config, *setting, is_held_out=is_held_out),
+            _directory(folder, *setting),
+            is_held_out,
+        )
+        for setting in journal.left
+    ]
+
+    def note(job: Job, score: float) -> None:
+        trial = Trial(*_setting(job), score)
+        journal.add(trial)
+        announce(f"{len(journal.trials)} of {len(journal)}: {trial}")
+
+    at_once = num_at_once(jobs, len(planned))
+    if at_once > 1:
+        _score_at_once(planned, at_once, root, note)
+    else:
+        for job in planned:
+            announce("training α = {:g}, λ = {:g}".format(*_setting(job)))
+            note(job, _score(job, data))
     best = best_trial(journal.trials)
     directory = _directory(folder, best.alpha, best.lam)
     if is_held_out:
@@ -323,12 +332,45 @@ def _directory(folder: Path, alpha: float, lam: float) -> Path:
     return folder / "trials" / f"alpha{alpha:g}-lam{lam:g}"
 
 
-def _score(config: RunConfig, data: LongTailedData, directory: Path) -> float:
+def _setting(job: Job) -> tuple[float, float]:
+    """Return α and λ of a run."""
+    assert isinstance(job.config.method, LADE)
+    return job.config.method.alpha, job.config.method.lam
+
+
+def _score(job: Job, data: LongTailedData) -> float:
     try:
-        run = _finished_run(config, data, directory)
+        run = _finished_run(job.config, data, job.directory)
     except FloatingPointError:
         return math.nan
     return validation_score(run.predictions("val"))
+
+
+def _score_at_once(
+    jobs: Sequence[Job],
+    at_once: int,
+    data_root: Path | None,
+    note: Callable[[Job, float], None],
+) -> None:
+    """Train settings in processes of their own; note the score of each as it ends."""
+
+    def note_end(job: Job, failure: Failure | None) -> None:
+        if failure is None:
+            note(job, validation_score(load(job.directory).predictions("val")))
+        elif failure.is_diverged:
+            note(job, math.nan)
+
+    failures = run_jobs(
+        jobs,
+        at_once,
+        data_root=data_root,
+        resume=True,
+        advice=INTERRUPTED,
+        on_end=note_end,
+    )
+    faults = [str(failure) for failure in failures if not failure.is_diverged]
+    if faults:
+        raise ChildProcessError("\n".join(faults))
 
 
 def _finished_run(config: RunConfig, data: LongTailedData, directory: Path) -> Run:

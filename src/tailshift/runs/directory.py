@@ -233,7 +233,8 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
     for path in sorted(directory.glob(f"{stem}*.{suffix}")):
         path.unlink()
     best = directory / run.BEST
-    files = (run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS_LOG, run.ENVIRONMENT)
+    files = [run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS_LOG, run.ENVIRONMENT]
+    files.append(run.LOG)
     for path in (best, path_before(best), *(directory / name for name in files)):
         path.unlink(missing_ok=True)
     for folder in (run.PREDICTIONS, run.TENSORBOARD):

@@ -29,7 +29,7 @@ from tailshift.storage import read_json, read_tensors, write_tensors
 from tailshift.targets import Target, as_target_prior
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
-BEST, FAILURE = "best.safetensors", "failure.json"
+BEST, FAILURE, LOG = "best.safetensors", "failure.json", "train.log"
 CHECKPOINT, METRICS_LOG, ENVIRONMENT = (
     "checkpoint.safetensors",
     "metrics.jsonl",

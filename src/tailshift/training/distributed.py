@@ -128,13 +128,26 @@ def num_processes(train: TrainConfig) -> tuple[int, int]:
     run may be resumed with another number of processes.
     """
     environment = os.environ
-    if dist.is_available() and dist.is_torchelastic_launched():
+    if _is_torchrun():
         devices = int(environment["LOCAL_WORLD_SIZE"])
         return devices, int(environment["WORLD_SIZE"]) // devices
-    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:  # only srun sets it
+    if _is_srun():
         num_nodes = int(environment["SLURM_STEP_NUM_NODES"])
         return int(environment["SLURM_STEP_NUM_TASKS"]) // num_nodes, num_nodes
     return train.devices, train.num_nodes
+
+
+def is_started_with_others() -> bool:
+    """Return whether torchrun or srun has started processes beside this one."""
+    return _is_torchrun() or _is_srun()
+
+
+def _is_torchrun() -> bool:
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def _is_srun() -> bool:
+    return int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1  # only srun sets it
 
 
 def check_machine(train: TrainConfig, device: str, world_size: int) -> None:

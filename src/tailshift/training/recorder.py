@@ -3,16 +3,17 @@
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -440,6 +441,10 @@ TIMED_STEPS, TIMED_SECONDS = 10, 5.0
 """The time to go is told after so many steps, or seconds, the first step left out."""
 
 
+NO_FIELDS: dict[str, Any] = {"loss": "", "rate": "", "val": ""}
+"""What a bar shows beside the steps, before there is any."""
+
+
 class TrainingProgress:
     """A bar over a run's steps, with the loss and images per second.
 
@@ -454,7 +459,7 @@ class TrainingProgress:
 
     def __init__(
         self,
-        bar: Progress,
+        bar: "Progress | RelayedBar",
         num_steps: int,
         title: str,
         done: int,
@@ -462,9 +467,7 @@ class TrainingProgress:
         is_verbose: bool = False,
     ) -> None:
         self._bar = bar
-        self._task = bar.add_task(
-            title, total=num_steps, completed=done, loss="", rate="", val=""
-        )
+        self._task = bar.add_task(title, total=num_steps, completed=done, **NO_FIELDS)
         self._is_verbose = is_verbose
         self._steps_left = num_steps - done
         self._seconds: list[float] | None = [] if is_verbose else None
@@ -518,6 +521,16 @@ def training_progress(
     Of several processes the first shows it.
     """
     console = console or Console(stderr=True)
+    if _relay is not None and is_first_process():
+        relayed = RelayedBar(_relay, console)
+        yield TrainingProgress(relayed, num_steps, title, done, is_verbose=is_verbose)
+        return
+    with progress_bar(console) as bar:
+        yield TrainingProgress(bar, num_steps, title, done, is_verbose=is_verbose)
+
+
+def progress_bar(console: Console) -> Progress:
+    """Return a bar for runs, with loss, validation accuracy and images per second."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -528,5 +541,61 @@ def training_progress(
         TimeRemainingColumn(),
     )
     disable = not (console.is_terminal and is_first_process())
-    with Progress(*columns, console=console, disable=disable, transient=True) as bar:
-        yield TrainingProgress(bar, num_steps, title, done, is_verbose=is_verbose)
+    return Progress(*columns, console=console, disable=disable, transient=True)
+
+
+RECORD = "\x1e"
+"""Begins a line that tells another process of progress, as JSON."""
+RELAY_SECONDS = 0.1
+"""Time between two such lines."""
+
+_relay: IO[str] | None = None
+
+
+def relay_progress(stream: IO[str]) -> None:
+    """Send the progress of this process's runs to another one, which shows it.
+
+    Args:
+        stream: The other process reads it line by line.
+    """
+    global _relay
+    _relay = stream
+
+
+class RelayedBar:
+    """Stands in for the bar that another process shows.
+
+    Args:
+        stream: Stream for the progress.
+        console: Console for lines of text.
+    """
+
+    disable = True
+
+    def __init__(self, stream: IO[str], console: Console) -> None:
+        self.console = console
+        self._stream, self._fields, self._sent = stream, dict[str, Any](), 0.0
+
+    def add_task(self, title: str, **fields: Any) -> TaskID:
+        """Tell how far the run is; the other process has a title of its own."""
+        self._fields = fields
+        self._send()
+        return TaskID(0)
+
+    def update(self, task: TaskID, advance: int = 0, **fields: Any) -> None:
+        """Tell of an advance, if it is time."""
+        self._fields |= fields
+        self._fields["completed"] += advance
+        is_last = self._fields["completed"] == self._fields["total"]
+        if is_last or time.monotonic() - self._sent > RELAY_SECONDS:
+            self._send()
+
+    def _send(self) -> None:
+        self._sent = time.monotonic()
+        with suppress(OSError):  # if the other is gone, this one is told by a signal
+            write_record(self._stream, self._fields)
+
+
+def write_record(stream: IO[str], fields: Mapping[str, Any]) -> None:
+    """Write a line for the process that shows this one's progress."""
+    print(f"{RECORD}{json.dumps(fields)}", file=stream, flush=True)

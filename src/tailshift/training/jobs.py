@@ -1,0 +1,454 @@
+"""Many runs at once: each in a process of its own, shown and stopped together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from types import FrameType
+from typing import IO, Any
+
+import torch
+from rich.console import Console
+from rich.progress import TaskID
+
+from tailshift.config import RunConfig
+from tailshift.data.image_loader import JOBS, num_cores
+from tailshift.registry import loaded_plugins
+from tailshift.runs.run import LOG, resume_command
+from tailshift.storage import printable
+from tailshift.training import recorder
+from tailshift.training.distributed import is_started_with_others
+from tailshift.training.interrupt import PREEMPTED, Preempted
+from tailshift.training.train import train, with_validation
+
+GRACE = 30.0
+"""Seconds that a run has to save itself once its parent is gone."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be trained, and where it will be."""
+
+    config: RunConfig
+    directory: Path
+    is_held_out: bool = False
+    """Whether validation images are held out of the training images."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A run that was not trained, and why."""
+
+    job: Job
+    sentence: str
+    log: Path | None
+    """What the run said; None if it had not begun."""
+    is_diverged: bool = False
+    """Whether a loss, gradient or weight was not finite."""
+
+    def __str__(self) -> str:
+        where = f" Its log is {self.log}." if self.log else ""
+        return f"{self.job.directory}: {self.sentence}{where}"
+
+
+def num_at_once(jobs: int, num_runs: int) -> int:
+    """Return how many runs to train at once, never more than there are.
+
+    Args:
+        jobs: Number that was asked for; 0 is one for each GPU, or for each core if
+            there is none.
+        num_runs: Number of runs to train.
+
+    Example:
+        >>> num_at_once(4, 3), num_at_once(1, 3)
+        (3, 1)
+    """
+    if jobs < 0:
+        raise ValueError(
+            f"`jobs` must be >= 0 (0: one for each GPU or core), but is {jobs}."
+        )
+    at_once = min(jobs or torch.cuda.device_count() or num_cores(), num_runs)
+    if at_once > 1 and is_started_with_others():
+        raise ValueError(
+            f"`jobs` must be 1 under torchrun or srun, but is {jobs}: their processes "
+            "train one run together. Start the command without them."
+        )
+    return at_once
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    at_once: int,
+    *,
+    data_root: str | Path | None = None,
+    resume: bool = False,
+    force: bool = False,
+    advice: str,
+    on_end: Callable[[Job, Failure | None], None] = lambda job, failure: None,
+) -> list[Failure]:
+    """Train runs, several at once, each in a process of its own.
+
+    Each has its share of the threads, or a GPU. One that fails stops no other. Ctrl-C
+    and SIGTERM are passed on: the first lets all runs save themselves, and a second
+    one ends them at once. If this process dies, they save themselves and end too.
+
+    Args:
+        jobs: What to train.
+        at_once: Number of processes.
+        data_root: Folder that holds the data, if it is read from disk.
+        resume: Resume runs that were begun.
+        force: Replace runs that are there.
+        advice: Sentence that says how to resume, for whoever stops it.
+        on_end: Called with each run that has ended, and why it failed if it did.
+
+    Returns:
+        The failures, in the order in which they came.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C, with the advice.
+        Preempted: After SIGTERM.
+    """
+    if at_once > 1:
+        _fetch(jobs, data_root)
+    crew = _Crew(jobs, at_once, on_end)
+    options = {"data_root": data_root and str(data_root)}
+    with crew.passing_signals_on(), crew.shown():
+        try:
+            crew.work(options | {"resume": resume, "force": force})
+        finally:
+            crew.end()
+    if signal.SIGTERM in crew.signals:
+        recorder.print_line(Console(stderr=True), advice)
+        raise Preempted
+    if crew.signals:
+        raise KeyboardInterrupt(advice)
+    return crew.failures
+
+
+def _fetch(jobs: Sequence[Job], data_root: str | Path | None) -> None:
+    """Read each data set once, so that no two runs download it at the same time."""
+    root = Path(data_root) if data_root is not None else None
+    seeds = {repr(job.config.data): job.config for job in jobs}
+    for config in seeds.values():
+        with suppress(Exception):  # each of its runs says what is wrong
+            config.data.load(root=root, seed=config.seed)
+
+
+DIVERGED = {"diverged": True}
+"""What a run tells of itself if it ends for that reason."""
+
+
+class _Child:
+    """A run in a process of its own; a thread passes on what it says.
+
+    Args:
+        job: What it trains.
+        slot: Its place among those that run at once.
+        command: Its command line.
+        environment: Its environment variables.
+        said: Where its lines go; None follows the last.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        slot: int,
+        command: Sequence[str],
+        environment: dict[str, str],
+        said: "SimpleQueue[tuple[_Child, str | None]]",
+    ) -> None:
+        self.job, self.slot = job, slot
+        self.errors: list[str] = []
+        self.log: IO[str] | None = None
+        self.num_signals, self.is_diverged = 0, False
+        self._unlogged: list[str] = []
+        # In a group of its own, or Ctrl-C would reach it twice: from the terminal too.
+        self._process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,  # held open: its end tells that this process is gone
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        threading.Thread(target=self._listen, args=(said,), daemon=True).start()
+
+    def _listen(self, said: "SimpleQueue[tuple[_Child, str | None]]") -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said.put((self, line.decode(errors="replace").rstrip("\r\n")))
+        self._process.wait()
+        said.put((self, None))
+
+    def keep(self, line: str) -> None:
+        """Write a line to the log, once the run has a directory of its own."""
+        if line.startswith("error: "):
+            self.errors.append(line.removeprefix("error: "))
+        self._unlogged.append(line)
+        if self.log is not None:
+            with suppress(OSError):  # a full disk is the run's to tell
+                self.log.writelines(f"{text}\n" for text in self._unlogged)
+                self.log.flush()
+            self._unlogged.clear()
+
+    def open_log(self) -> None:
+        """Begin the log: the run holds its directory now."""
+        if self.log is None:
+            with suppress(OSError):
+                path = self.job.directory / LOG
+                self.log = path.open("a", encoding="utf-8")
+
+    def send(self, number: int) -> None:
+        """Send a signal to the run and to all processes that it has started."""
+        with suppress(ProcessLookupError):
+            if sys.platform == "win32":
+                self._process.terminate()
+            else:
+                os.killpg(self._process.pid, number)
+
+    def end(self) -> None:
+        """Let the run save itself and end, as if this process were gone."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(GRACE + 5)
+        except subprocess.TimeoutExpired:
+            self.send(getattr(signal, "SIGKILL", signal.SIGTERM))
+
+    def close(self) -> int:
+        """Close what belongs to an ended run; return its exit code."""
+        code = self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self.log):
+            if stream is not None:
+                stream.close()
+        return code
+
+    def failure(self, code: int) -> Failure:
+        """Return why the run has failed, from its own words or its exit code."""
+        directory = self.job.directory
+        sentence = " ".join(self.errors)
+        if not sentence:
+            sentence = f"{_ending(code)} Resume with `{resume_command(directory)}`."
+        log = directory / LOG if self.log else None
+        return Failure(self.job, sentence, log, self.is_diverged)
+
+
+def _ending(code: int) -> str:
+    """Return how a process ended that gave no reason.
+
+    Example:
+        >>> _ending(-9)
+        'its process was ended by SIGKILL (is there enough memory?).'
+        >>> _ending(75)
+        'its process was told to stop.'
+        >>> _ending(3)
+        'its process ended with exit code 3.'
+    """
+    if code in (130, PREEMPTED):
+        return "its process was told to stop."
+    if code >= 0:
+        return f"its process ended with exit code {code}."
+    why = " (is there enough memory?)" if code == -9 else ""
+    return f"its process was ended by {signal.Signals(-code).name}{why}."
+
+
+class _Crew:
+    """The runs under way, and those that wait for a free place."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        at_once: int,
+        on_end: Callable[[Job, Failure | None], None],
+    ) -> None:
+        self.failures: list[Failure] = []
+        self.signals: list[int] = []
+        self._waiting, self._on_end = list(jobs), on_end
+        self._free = list(range(at_once))
+        self._at_once, self._num_ended = at_once, 0
+        self._running: list[_Child] = []
+        self._said: SimpleQueue[tuple[_Child, str | None]] = SimpleQueue()
+        self._bar = recorder.progress_bar(Console(stderr=True))
+        self._tasks: dict[Path, TaskID] = {}
+        parents = [job.directory.absolute().parent for job in jobs]
+        self._parent = os.path.commonpath(parents)
+        self._num_jobs = len(jobs)
+
+    def work(self, options: dict[str, object]) -> None:
+        """Train until none waits; after a signal, until those under way have ended."""
+        while True:
+            while self._waiting and self._free and not self.signals:
+                self._start(self._waiting.pop(0), self._free.pop(0), options)
+            if not self._running:
+                return
+            child, line = self._said.get()
+            if line is None:
+                self._ended(child)
+            else:
+                self._heard(child, line)
+
+    def _start(self, job: Job, slot: int, options: dict[str, object]) -> None:
+        spec = {
+            "config": job.config.to_mapping(),
+            "output": str(job.directory),
+            "is_held_out": job.is_held_out,
+            **options,
+        }
+        plugins = [part for path in loaded_plugins() for part in ("--plugin", path)]
+        command = [sys.executable, "-m", "tailshift", *plugins, "job", json.dumps(spec)]
+        environment = _environment(job.config, slot, self._at_once)
+        self._running.append(_Child(job, slot, command, environment, self._said))
+        self._pass_on()  # a signal may have come while it was started
+
+    def _heard(self, child: _Child, line: str) -> None:
+        if line.startswith(recorder.RECORD):
+            fields = json.loads(line.removeprefix(recorder.RECORD))
+            if fields == DIVERGED:
+                child.is_diverged = True
+            else:
+                child.open_log()
+                self._show(child, fields)
+            return
+        child.keep(line)
+        is_shown = self._bar.disable or line.startswith("warning: ")
+        if is_shown and not self.signals:  # what a stopped run says is in its log
+            self._print(f"{self._name(child.job)}: {line}")
+
+    def _ended(self, child: _Child) -> None:
+        code = child.close()
+        self._running.remove(child)
+        self._free.append(child.slot)
+        if (task := self._tasks.pop(child.job.directory, None)) is not None:
+            self._bar.remove_task(task)
+        self._num_ended += 1
+        if code and self.signals and not child.errors:
+            return  # stopped, and saved
+        failure = child.failure(code) if code else None
+        if failure is not None:
+            self.failures.append(failure)
+        ending = f"failed: {failure.sentence}" if failure else "finished"
+        place = f"({self._num_ended} of {self._num_jobs})"
+        self._print(f"{self._name(child.job)}: {ending} {place}")
+        self._on_end(child.job, failure)
+
+    def _show(self, child: _Child, fields: dict[str, Any]) -> None:
+        """Show how far a run is."""
+        task = self._tasks.get(child.job.directory)
+        if task is None:
+            task = self._bar.add_task(self._name(child.job), **recorder.NO_FIELDS)
+            self._tasks[child.job.directory] = task
+        self._bar.update(task, **fields)
+
+    def _name(self, job: Job) -> str:
+        return os.path.relpath(job.directory.absolute(), self._parent)
+
+    def _print(self, text: str) -> None:
+        recorder.print_line(self._bar.console, printable(text))
+
+    def end(self) -> None:
+        """End what still runs, if an error has ended the work; all save themselves."""
+        for child in self._running:
+            child.end()
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show a bar for each run under way, on a terminal."""
+        with self._bar:
+            yield
+
+    @contextmanager
+    def passing_signals_on(self) -> Iterator[None]:
+        """Pass Ctrl-C and SIGTERM on to the runs; a third one kills them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may set handlers
+            return
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        previous = {n: signal.signal(n, self._handle) for n in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        is_third = len(self.signals) > 1 and sys.platform != "win32"
+        self.signals.append(signal.SIGKILL if is_third else number)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Send each run the signals that it has not had."""
+        for child in self._running:
+            while child.num_signals < len(self.signals):
+                child.num_signals += 1
+                child.send(self.signals[child.num_signals - 1])
+
+
+def _environment(config: RunConfig, slot: int, at_once: int) -> dict[str, str]:
+    """Return the variables of a run: its share of the machine, our modules."""
+    changes = {
+        "OMP_NUM_THREADS": str(max(torch.get_num_threads() // at_once, 1)),
+        JOBS: str(at_once),
+        "PYTHONIOENCODING": "utf-8",
+        # What is imported here is imported there, wherever the command was started.
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "PYTHONSAFEPATH": "1",
+    }
+    if config.train.accelerator in ("auto", "cuda") and torch.cuda.device_count():
+        changes["CUDA_VISIBLE_DEVICES"] = _gpus(slot, config.train.devices)
+    return os.environ | changes
+
+
+def _gpus(slot: int, num_devices: int) -> str:
+    """Return the GPUs of the run in a slot: the next ones, round and round."""
+    count = torch.cuda.device_count()
+    names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    visible = names.split(",")[:count]
+    chosen = [slot * num_devices + i for i in range(min(num_devices, count))]
+    return ",".join(visible[number % count] for number in chosen)
+
+
+def run_job(text: str) -> bool:
+    """Train one of several runs, for the process that has started this one.
+
+    Args:
+        text: Its configuration, folder and options, as JSON.
+
+    Returns:
+        Whether it is finished.
+    """
+    spec = json.loads(text)
+    _end_with_parent()
+    recorder.relay_progress(sys.stdout)
+    config = RunConfig.from_mapping(spec.pop("config"))
+    root, data = spec["data_root"] and Path(spec["data_root"]), None
+    if spec.pop("is_held_out"):
+        whole = config.data.load(root=root, seed=config.seed)
+        data = with_validation(whole, seed=config.seed)
+    try:
+        return train(config, data=data, verbose=True, **spec).is_finished
+    except FloatingPointError:
+        recorder.write_record(sys.stdout, DIVERGED)
+        raise
+
+
+def _end_with_parent() -> None:
+    """Save and end when the process that holds the other end of the input is gone."""
+
+    def watch() -> None:
+        os.read(0, 1)  # nothing is ever written
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):  # nobody reads them any more
+            os.dup2(nothing, output)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(PREEMPTED)
+
+    threading.Thread(target=watch, daemon=True).start()
