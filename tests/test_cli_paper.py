@@ -1,6 +1,7 @@
 """The commands of the paper's experiments: reproduce, tune and data check."""
 
 import csv
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import tailshift as ts
 from tailshift.paper import tune as tune_module
 from tailshift.paper.numbers import paper_table
 from tailshift.recipes import recipe_names
+from tailshift.runs.directory import begin_directory, flat_settings
 
 Command = Callable[..., Any]
 WriteImage = Callable[..., Path]
@@ -155,6 +157,27 @@ def test_reproduce__facts_need_no_runs(tailshift: Command, number: int) -> None:
     with Path("table.csv").open(encoding="utf-8") as file:
         assert len(list(csv.DictReader(file))) == 18
     assert [path.name for path in Path().iterdir()] == ["table.csv"]
+
+
+def test_reproduce__prints_commands_for_what_is_missing(tailshift: Command) -> None:
+    """The first run was begun, so that it is resumed."""
+    command = ("reproduce", "table5", "--runs", "mine", *_set(*DIGITS), "--commands")
+    first, *others = tailshift(*command).out.splitlines()
+    assert len(others) == 2
+    folder = "mine/inaturalist2018_balanced_softmax/balanced_softmax-seed0"
+    assert first.startswith("tailshift train inaturalist2018_balanced_softmax --set ")
+    assert first.endswith(f" --output {folder}")
+    assert not Path("mine").exists()
+    plan = ts.reproduce("table5", runs="mine", settings=DIGITS, dry_run=True)
+    job = plan.missing[0]
+    job.directory.mkdir(parents=True)
+    begin_directory(job.directory, job.config)
+    resumed, *same = tailshift(*command, "--data-root", "my data").out.splitlines()
+    ending = " --data-root 'my data'"
+    assert resumed == f"tailshift train --resume --output {folder}{ending}"
+    assert same == [f"{line}{ending}" for line in others]
+    assert tailshift(*shlex.split(first.replace(folder, "run"))[1:]).code == 0
+    assert flat_settings(ts.load("run").config) == flat_settings(job.config)
 
 
 def test_reproduce__trains_what_is_missing(tailshift: Command) -> None:

@@ -47,6 +47,12 @@ def reproduce_command(
             "--dry-run", help="Print what would be trained, and for how long."
         ),
     ] = False,
+    commands: Annotated[
+        bool,
+        typer.Option(
+            "--commands", help="Print a command for each missing run; train nothing."
+        ),
+    ] = False,
     settings: Settings = None,
     logits: Annotated[
         Path | None,
@@ -75,7 +81,7 @@ def reproduce_command(
     is_figure = what in PAPER_FIGURES
     if is_figure and (csv or markdown or latex):
         raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
-    if is_figure and not dry_run:
+    if is_figure and not (dry_run or commands):
         figure_files(what, output, force=force)  # refuse before training, not after
     with telling_interrupts():
         plan = reproduce(
@@ -86,10 +92,13 @@ def reproduce_command(
             settings=settings or (),
             logits=logits,
             data_root=data_root,
-            dry_run=dry_run,
+            dry_run=dry_run or commands,
             jobs=jobs,
             announce=announce,
         )
+    if commands:
+        print(*plan.commands, sep="\n", end="\n" if plan.missing else "")
+        return
     if dry_run and plan.missing:
         for sentence in plan.missing_data:
             print_note(sentence)

@@ -1,6 +1,7 @@
 """The paper's tables and figures: find the runs, train the others, compare or draw."""
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
+from tailshift.evaluation.results import training_command
 from tailshift.metrics.table import METRICS
 from tailshift.paper import comparison, numbers
 from tailshift.paper.duration import Estimate, estimate_runs, missing_data
@@ -19,10 +21,10 @@ from tailshift.report import ReportRun
 from tailshift.report.runs import report_run
 from tailshift.runs.directory import default_directory
 from tailshift.runs.index import find_kept, find_runs, is_run_of
-from tailshift.runs.run import CONFIG, Run, read_config
+from tailshift.runs.run import CONFIG, Run, read_config, resume_command
 from tailshift.storage import check_new
 from tailshift.training import train
-from tailshift.training.jobs import Job, num_at_once, run_jobs
+from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 
 TABLES = {f"table{number}": number for number in range(1, 12)}
 """The tables that can be reproduced."""
@@ -147,6 +149,13 @@ class Plan:
         root = self.request.data_root
         configs = [job.config for job in self.missing]
         return configs, None if root is None else Path(root)
+
+    @property
+    def commands(self) -> list[str]:
+        """A command for each missing run; one that was begun is resumed."""
+        root = self.request.data_root
+        ending = "" if root is None else f" --data-root {shlex.quote(str(root))}"
+        return [f"{_command(job)}{ending}" for job in self.missing]
 
     def comparisons(self) -> list[comparison.Comparison]:
         """Return a table: ours beside the paper's, cell by cell."""
@@ -351,10 +360,9 @@ def _train_at_once(
     failures = run_jobs(
         jobs, at_once, data_root=data_root, resume=True, advice=INTERRUPTED
     )
-    faults = {  # runs that had not begun say the same of data that are not there
-        f"{failure.job.config.data_name} {failure.sentence}": failure
-        for failure in failures
-    }
+    faults: dict[str, Failure] = {}
+    for failure in failures:  # of data that are not there all say the same
+        faults.setdefault(failure.sentence, failure)
     return [f"{failure.job.config.recipe}: {failure}" for failure in faults.values()]
 
 
@@ -362,6 +370,13 @@ def one_a_seed(runs: Iterable[Run]) -> list[Run]:
     """Return the last run of each seed, by seed."""
     by_seed = {run.config.seed: run for run in runs}
     return [by_seed[seed] for seed in sorted(by_seed)]
+
+
+def _command(job: Job) -> str:
+    if (job.directory / CONFIG).is_file():
+        return resume_command(job.directory)
+    command = training_command(job.config).replace(" --data-root DIR", "")
+    return f"{command} --output {shlex.quote(str(job.directory))}"
 
 
 def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job:
