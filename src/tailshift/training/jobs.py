@@ -319,7 +319,9 @@ class _Crew:
             return
         child.keep(line)
         is_shown = self._bar.disable or line.startswith("warning: ")
-        if is_shown and not self.signals:  # what a stopped run says is in its log
+        if self.signals or line.startswith("error: "):
+            is_shown = False  # what a stopped run says is in its log
+        if is_shown:
             self._print(f"{self._name(child.job)}: {line}")
 
     def _ended(self, child: _Child) -> None:
