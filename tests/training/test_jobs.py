@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -59,7 +60,7 @@ def test_train__one_failure_stops_no_other_run(
         )
     refusal = (
         f"`output` runs/softmax-seed1 must be free, but another process "
-        f"({os.getpid()} on {os.uname().nodename}) trains in it. Wait for its end, or "
+        f"({os.getpid()} on {socket.gethostname()}) trains in it. Wait for its end, or "
         "name another folder (--output)."
     )
     assert result.code == 2

@@ -136,8 +136,8 @@ def run_jobs(
 def _fetch(jobs: Sequence[Job], data_root: str | Path | None) -> None:
     """Read each data set once, so that no two runs download it at the same time."""
     root = Path(data_root) if data_root is not None else None
-    seeds = {repr(job.config.data): job.config for job in jobs}
-    for config in seeds.values():
+    one_each = {repr(job.config.data): job.config for job in jobs}
+    for config in one_each.values():
         with suppress(Exception):  # each of its runs says what is wrong
             config.data.load(root=root, seed=config.seed)
 
@@ -214,10 +214,13 @@ class _Child:
             else:
                 os.killpg(self._process.pid, number)
 
-    def end(self) -> None:
+    def tell_to_end(self) -> None:
         """Let the run save itself and end, as if this process were gone."""
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def wait(self) -> None:
+        """Wait for a run that was told to end, but not for ever."""
         try:
             self._process.wait(GRACE + 5)
         except subprocess.TimeoutExpired:
@@ -358,7 +361,9 @@ class _Crew:
     def end(self) -> None:
         """End what still runs, if an error has ended the work; all save themselves."""
         for child in self._running:
-            child.end()
+            child.tell_to_end()
+        for child in self._running:
+            child.wait()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
