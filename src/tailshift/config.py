@@ -90,6 +90,9 @@ class OptimConfig(_Section):
     """How the learning rate goes: see `tailshift.methods.schedules`."""
     warmup_epochs: NonNegativeInt = 0
     """Epochs of linear warm-up before ``multi_step`` or ``cosine``."""
+    warmup_start: float = Field(default=1 / 3, ge=0, le=1)
+    """Factor of the learning rate that the warm-up would have at epoch 0: 1/3 as in
+    the paper's runs and BBN's, 0 as in LDAM's, SADE's and MiSLAS's."""
     milestones: tuple[PositiveInt, ...] = ()
     """Epochs, counted from 1, from which ``multi_step`` multiplies by ``decay``."""
     decay: float = Field(default=0.1, gt=0, le=1)

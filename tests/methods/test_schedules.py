@@ -86,6 +86,15 @@ def test_cosine__warms_up_first() -> None:
     assert [warmed(step) for step in range(3, 24)] == [plain(s) for s in range(3, 24)]
 
 
+def test_multi_step__warms_up_from_nothing_as_ldam_does() -> None:
+    """e/5 in epochs 1 to 5, ×0.01 from epoch 161 and again from 181."""
+    course = Course(200, 1, 5, warmup_start=0.0, milestones=[161, 181], decay=0.01)
+    schedule = build_schedule("multi_step", course)
+    factors = [schedule(epoch - 1) for epoch in (1, 2, 4, 5, 160, 161, 180, 181, 200)]
+    expected = [0.2, 0.4, 0.8, 1, 1, 1e-2, 1e-2, 1e-4, 1e-4]
+    assert factors == pytest.approx(expected)
+
+
 def test_constant__is_one() -> None:
     schedule = build_schedule("constant", Course(epochs=3, steps_per_epoch=2))
     assert [schedule(step) for step in range(6)] == [1.0] * 6

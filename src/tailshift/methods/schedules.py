@@ -20,6 +20,7 @@ class Course:
     epochs: int
     steps_per_epoch: int
     warmup_epochs: int = 0
+    warmup_start: float = 1 / 3
     milestones: Sequence[int] = ()
     decay: float = 0.1
 
@@ -35,9 +36,6 @@ class Course:
 
 Factor = Callable[[int, Course], float]
 """An entry of ``SCHEDULES``: maps step and course to a factor of the learning rate."""
-
-WARMUP_START = 1 / 3
-"""Factor that the linear warm-up would have at epoch 0."""
 
 ONE_CYCLE_RISE = 0.3
 ONE_CYCLE_START = 1 / 25
@@ -72,7 +70,8 @@ def after_warmup(factor: Factor) -> Factor:
     def warmed(step: int, course: Course) -> float:
         epoch = course.epoch(step)
         if epoch < course.warmup_epochs:
-            return WARMUP_START + (1 - WARMUP_START) * epoch / course.warmup_epochs
+            start = course.warmup_start
+            return start + (1 - start) * epoch / course.warmup_epochs
         return factor(step, course)
 
     return warmed

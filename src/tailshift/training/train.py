@@ -401,6 +401,7 @@ def assemble_trainer(
                 epochs=max(epochs, 1),
                 steps_per_epoch=len(loader),
                 warmup_epochs=config.optim.warmup_epochs if stage_number == 0 else 0,
+                warmup_start=config.optim.warmup_start,
                 milestones=config.optim.milestones,
                 decay=config.optim.decay,
             ),
