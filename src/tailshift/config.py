@@ -388,6 +388,11 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             f"`train.sampler` must not be set, since {name} has its own "
             f"({', '.join(own)}), but is {train.sampler!r}."
         )
+    if train.mixup and all(stage.mixup is not None for stage in stages):
+        yield (
+            f"`train.mixup` must not be set, since {name} says in which stage images "
+            f"are blended, but is {train.mixup:g}. Set `method.mixup` instead."
+        )
     if train.exact_accumulation and any(
         len(stage.samplers or ()) > 1 for stage in stages
     ):

@@ -157,3 +157,13 @@ def test_smoothed_loss__says_what_is_wrong():
     assert str(error.value) == (
         "`factors` must be for at least 2 classes, but is for 1."
     )
+
+
+def test_label_aware_smoothing__over_all_gives_the_label_its_share_too():
+    """ε = 0.4 of four classes: 0.6 + 0.1 for the label, 0.1 for each other one."""
+    loss = LabelAwareSmoothing(CrossEntropyLoss(), COUNTS, tail=0.4, over_all=True)
+    targets = torch.full((7, 4), 0.1, dtype=torch.float64)
+    targets[torch.arange(7), LABELS] += 0.6
+    torch.testing.assert_close(
+        loss(LOGITS, LABELS), F.cross_entropy(LOGITS, targets), atol=1e-12, rtol=0
+    )

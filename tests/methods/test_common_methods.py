@@ -156,7 +156,7 @@ def test_method__trains_in_bfloat16(name: str, tmp_path: Path) -> None:
     assert all(torch.isfinite(value.float()).all() for value in weights.values())
 
 
-@pytest.mark.parametrize("name", METHODS.names())
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "mislas"])
 def test_method__takes_mixup(name: str, tmp_path: Path) -> None:
     run = ts.train(_config(name, "train.mixup=0.4"), output=tmp_path / "run")
     assert all(0 < record["loss"] < 100 for record in run.metrics)

@@ -199,6 +199,15 @@ def _check_factors(factors: VectorLike) -> Tensor:
 class LabelAwareSmoothing(base.Loss):
     """Module form of :func:`smoothed_loss` around a loss; the factors are a buffer.
 
+    Args:
+        loss: A module of this package, or a function that gives one value per sample.
+        class_counts: :math:`n_c`, not negative, shape (C,).
+        head: Factor of the most frequent class.
+        tail: Factor of the rarest class.
+        shape: As for :func:`label_smoothing_factors`.
+        over_all: Share among all C classes, the label included, as the published code
+            of [zhong2021] does.
+
     Example:
         >>> from tailshift.losses import CrossEntropyLoss
         >>> loss = LabelAwareSmoothing(CrossEntropyLoss(), [50, 30, 10])
@@ -216,6 +225,7 @@ class LabelAwareSmoothing(base.Loss):
         head: float = 0.4,
         tail: float = 0.1,
         shape: SmoothingShape = "concave",
+        over_all: bool = False,
     ) -> None:
         super().__init__()
         self.loss, wrapped = loss, base.as_loss(loss)
@@ -223,6 +233,8 @@ class LabelAwareSmoothing(base.Loss):
         epsilon = label_smoothing_factors(
             class_counts, head=head, tail=tail, shape=shape
         )
+        if over_all:  # ε/C for the label too: it keeps 1 − ε (C − 1)/C
+            epsilon = epsilon * (len(epsilon) - 1) / len(epsilon)
         self.register_buffer("factors", _check_factors(epsilon))
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from tailshift.methods.method import METHODS as METHODS
 from tailshift.methods.method import Decoupled as Decoupled
 from tailshift.methods.method import Method as Method
 from tailshift.methods.method import Stage as Stage
+from tailshift.methods.mislas import MiSLAS as MiSLAS
 from tailshift.methods.ncm import NCM as NCM
 from tailshift.methods.oltr import OLTR as OLTR
 from tailshift.methods.resampled_softmax import ResampledSoftmax as ResampledSoftmax

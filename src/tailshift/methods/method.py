@@ -27,6 +27,8 @@ class Stage:
     """What is trained, for progress and lists."""
     frozen: tuple[str, ...] = ()
     """Parts of the network that keep their weights and statistics."""
+    fixed: tuple[str, ...] = ()
+    """Parts that keep their weights while their batch statistics go on moving."""
     samplers: tuple[str, ...] | None = None
     """Names of `tailshift.data.samplers`. Of several, each gives a batch of its own,
     and a step reads them stacked."""
@@ -36,8 +38,15 @@ class Stage:
     """The highest learning rate."""
     backbone_lr: float | None = None
     """The highest learning rate of the backbone, if it has its own."""
+    part_lrs: tuple[tuple[str, float], ...] = ()
+    """Parts of the head with a highest learning rate of their own, and that rate."""
     schedule: str | None = None
     """A name of :data:`~tailshift.methods.SCHEDULES`."""
+    mixup: float | None = None
+    """α of mixup; 0 blends nothing."""
+    label_smoothing: Callable[[nn.Module, Tensor], nn.Module] | None = None
+    """From the loss and the training images of each class, (C,), to the loss under
+    smoothed labels."""
 
 
 @dataclass(frozen=True)

@@ -380,6 +380,7 @@ def assemble_trainer(
     stage = stages[stage_number]
     begun = stages[1 if config.train.start_from else 0 : stage_number]
     frozen = freeze(model, stage.frozen)
+    freeze(model, stage.fixed)  # not among the frozen: their statistics move
     epochs = config.stage_epochs(stage)
     loss = loss.to(fabric.device)
     wrapped: nn.Module = model.to(fabric.device)
@@ -421,7 +422,8 @@ def divided_step(
 ) -> DividedStep | None:
     """Return what reads a batch in more than one way; None if one read is all."""
     train, num_parts = config.train, len(config.samplers(stage))
-    if fabric.world_size == 1 and train.accumulate == 1 and train.mixup == 0:
+    mixup = train.mixup if stage.mixup is None else stage.mixup
+    if fabric.world_size == 1 and train.accumulate == 1 and mixup == 0:
         return None
     return DividedStep(
         fabric,
@@ -431,7 +433,7 @@ def divided_step(
         accumulate=train.accumulate,
         is_exact=train.exact_accumulation,
         num_parts=num_parts,
-        mixup=train.mixup,
+        mixup=mixup,
         seed=config.seed,
     )
 
@@ -445,6 +447,8 @@ def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Modu
         stage: One of the method's.
     """
     loss = stage.loss(config.sampled_counts(class_counts, stage))
+    if stage.label_smoothing is not None:
+        return stage.label_smoothing(loss, class_counts)
     if config.train.label_smoothing == "label_aware":
         return LabelAwareSmoothing(loss, class_counts)
     return loss
@@ -477,17 +481,21 @@ def build_loader(
 
 
 def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> SGD:
-    """Return SGD over what the stage trains; the backbone may have its own rate."""
+    """Return SGD over what the stage trains; parts may have their own rates."""
     optim = config.optim
     lr = stage.lr or optim.lr
     recipe_share = (optim.backbone_lr or optim.lr) / optim.lr
     backbone_lr = stage.backbone_lr or lr * recipe_share
-    groups = ((model.backbone, backbone_lr), (model.head, lr))
+    own = [(model.get_submodule(name), part_lr) for name, part_lr in stage.part_lrs]
+    apart = {id(p) for part, _ in own for p in part.parameters()}
+    head = [p for p in model.head.parameters() if id(p) not in apart]
+    groups = [(list(model.backbone.parameters()), backbone_lr), (head, lr)]
+    groups += [(list(part.parameters()), part_lr) for part, part_lr in own]
     return SGD(
         [
             {"params": parameters, "highest_lr": highest_lr}
-            for part, highest_lr in groups
-            if (parameters := [p for p in part.parameters() if p.requires_grad])
+            for members, highest_lr in groups
+            if (parameters := [p for p in members if p.requires_grad])
         ],
         lr=lr,
         momentum=optim.momentum,
