@@ -183,6 +183,15 @@ def test_ldam_drw__weights_come_late() -> None:
     assert torch.equal(late(logits, labels), loss(logits, labels))
 
 
+def test_bbn__share_falls_towards_t_max() -> None:
+    """180 epochs with T_max 200, as on iNaturalist: the last has a = 1 − (179/200)²."""
+    for method, expected in ((BBN(t_max=200), 0.198975), (BBN(), 1 - (179 / 180) ** 2)):
+        head, loss = method.build_head(4, 4), method.build_loss(COUNTS)
+        for part in (head, loss):
+            part.begin_epoch(179, 180)
+            assert part.share == pytest.approx(expected)
+
+
 def test_class_weights__have_mean_1_over_the_samples() -> None:
     p_s = priors.from_counts(COUNTS)
     for method in (ReweightedSoftmax(), LDAMDRW()):

@@ -43,15 +43,19 @@ def bilateral_loss(
 
 @LOSSES.register("bilateral", about=bilateral_loss)
 class BilateralLoss(Loss):
-    """Module form of :func:`bilateral_loss`; the labels of both batches are stacked."""
+    """Module form of :func:`bilateral_loss`; the labels of both batches are stacked.
 
-    def __init__(self) -> None:
+    Args:
+        t_max: :math:`T_{max}`; None takes the epochs of the training.
+    """
+
+    def __init__(self, *, t_max: int | None = None) -> None:
         super().__init__()
-        self.share = 1.0
+        self.share, self.t_max = 1.0, t_max
 
     def begin_epoch(self, epoch: int, num_epochs: int) -> None:
         """Set a, which falls from 1: :math:`1 - (T/T_{max})^2` after T epochs."""
-        self.share = conventional_share(epoch, num_epochs)
+        self.share = conventional_share(epoch, self.t_max or num_epochs)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of logits (N, C) and labels (2N,)."""

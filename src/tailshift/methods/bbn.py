@@ -1,7 +1,9 @@
 """BBN: a conventional and a re-balancing branch, mixed by a schedule."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor, nn
 
 from tailshift import priors
@@ -24,13 +26,16 @@ class BBN(Method):
     prior = "uniform, by convention"
     cost = 2.0
 
+    t_max: Annotated[int, Field(ge=1)] | None = None
+    """T_max of the share a = 1 − (T/T_max)²; None takes the epochs of the training."""
+
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the mixed cross-entropy; the counts do not matter."""
-        return BilateralLoss()
+        return BilateralLoss(t_max=self.t_max)
 
     def build_head(self, feature_dim: int, num_classes: int) -> Head:
         """Return the classifier over both branches."""
-        return BilateralHead(feature_dim, num_classes)
+        return BilateralHead(feature_dim, num_classes, t_max=self.t_max)
 
     def branch(self, backbone: Backbone) -> Backbone:
         """Return the backbone with its last part twice."""

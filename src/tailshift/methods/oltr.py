@@ -1,7 +1,7 @@
 """OLTR: features completed from a memory of class centroids."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -65,11 +65,13 @@ class OLTR(Decoupled):
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Epochs of the second stage; None takes as many as the first has."""
     lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    """The head's highest learning rate there; it falls along a cosine."""
+    """The head's highest learning rate there."""
     backbone_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     """The backbone's."""
     centroid_weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """What the centroids' loss counts beside the cross-entropy."""
+    schedule: Literal["cosine", "multi_step"] = "cosine"
+    """How the learning rate falls there; in steps, at the recipe's milestones."""
 
     def second_stage(self) -> Stage:
         """Return the training of the whole network with the memory."""
@@ -81,5 +83,5 @@ class OLTR(Decoupled):
             epochs=self.epochs,
             lr=self.lr,
             backbone_lr=self.backbone_lr,
-            schedule="cosine",
+            schedule=self.schedule,
         )

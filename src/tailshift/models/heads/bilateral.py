@@ -18,6 +18,7 @@ class BilateralHead(Head):
     Args:
         feature_dim: Length of both halves together.
         num_classes: Number of logits.
+        t_max: :math:`T_{max}`; None takes the epochs of the training.
 
     Example:
         >>> head = BilateralHead(4, 3)
@@ -28,16 +29,18 @@ class BilateralHead(Head):
 
     sentence = "One affine map over two mixed branches."
 
-    def __init__(self, feature_dim: int, num_classes: int) -> None:
+    def __init__(
+        self, feature_dim: int, num_classes: int, *, t_max: int | None = None
+    ) -> None:
         super().__init__()
         self.feature_dim = feature_dim
         self.num_classes = num_classes
         self.linear = nn.Linear(feature_dim, num_classes)
-        self.share = 1.0
+        self.share, self.t_max = 1.0, t_max
 
     def begin_epoch(self, epoch: int, num_epochs: int) -> None:
         """Set the share of the conventional branch."""
-        self.share = conventional_share(epoch, num_epochs)
+        self.share = conventional_share(epoch, self.t_max or num_epochs)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits, shape (N, C), of `features`, shape (N, d)."""
