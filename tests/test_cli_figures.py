@@ -116,11 +116,11 @@ def test_figures__refuses_with_a_sentence(
 
 
 def test_reproduce__figure_from_kept_logits(tailshift: Command) -> None:
-    _keep("kept", "softmax_quick-seed0", "lade_quick-paper-seed0")
+    _keep("kept", "softmax_quick-seed0", "lade_quick-official-seed0")
     command = ("reproduce", "figure2", "--quick", "--logits", "kept")
     title = (
         "Figure 2: Average probability of each class on the balanced test set, "
-        "CIFAR-100-LT; ours: quick recipes\n"
+        "CIFAR-100-LT; ours: quick recipes, LADE in mode official\n"
     )
     assert tailshift(*command, "--dry-run") == (0, title, "")
     assert not Path("figures").exists()

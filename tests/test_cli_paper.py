@@ -76,10 +76,10 @@ def test_reproduce__dry_run_says_what_it_would_train(tailshift: Command) -> None
     assert "timing one step of cifar100_lt_ir100_lade_quick" in timed
     assert all(line.startswith("timing one step of cifar100_lt_ir") for line in timed)
     lines = [" ".join(line.split()) for line in result.out.splitlines()]
-    # 30 epochs of ⌈10,847 / 128⌉ = 85 steps: 2,550, or 21 min 15 s
+    # 30 epochs of ⌈10,847 / 64⌉ = 170 steps: 5,100, or 42 min 30 s
     for method in ("softmax", "balanced_softmax", "lade"):
         recipe = f"cifar100_lt_ir100_{method}_quick"
-        assert f"{recipe} 0 2,550 500 21 min 15 s" in lines
+        assert f"{recipe} 0 5,100 500 42 min 30 s" in lines
     num_runs = sum(line.startswith("cifar100_lt_ir") for line in lines)
     assert num_runs >= 9
     assert any(line.startswith(f"{num_runs} runs ") for line in lines)
@@ -116,7 +116,7 @@ def test_reproduce__kept_logits_in_every_form(
 ) -> None:
     """Table 9 with logits of one method, kept beforehand; nothing is trained."""
     Path("kept").mkdir()
-    name = "cifar100_lt_ir50_lade_quick-paper-seed0.safetensors"
+    name = "cifar100_lt_ir50_lade_quick-official-seed0.safetensors"
     digits_run.predictions("test").save(Path("kept") / name)
     result = tailshift(
         *("reproduce", "table9", "--quick", "--seeds", "0", "--logits", "kept"),

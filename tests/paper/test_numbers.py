@@ -14,7 +14,7 @@ OWN = "authors' own run"
     ("number", "num_rows", "num_columns"),
     [
         (1, 4, 3),
-        (2, 8, 3),
+        (2, 10, 3),
         (3, 9, 4),
         (4, 15, 4),
         (5, 11, 1),
@@ -165,9 +165,19 @@ def test_paper_table__says_whose_numbers_these_are(
 
 
 def test_paper_number__is_one_record() -> None:
-    assert paper_table(2).numbers[-1] == PaperNumber(
+    assert paper_table(2).at("LADE", "10") == PaperNumber(
         table=2, row="LADE", column="10", value=61.7, text="61.7", note=OWN
     )
+
+
+def test_paper_table__says_what_is_not_the_papers() -> None:
+    notes = {cell.row: cell.note for cell in paper_table(2).numbers}
+    borrowed = "borrowed from Tang et al. (2020)"
+    assert notes["LDAM"] == (
+        f"{borrowed}; the numbers are those of LDAM+DRW, and so is ours"
+    )
+    assert notes["MiSLAS"] == "not in the paper: printed by Zhong et al. (2021)"
+    assert notes["SADE"] == "not in the paper: printed by Zhang et al. (2022)"
 
 
 def test_paper_table__refuses_another_number() -> None:

@@ -72,7 +72,9 @@ def test_make_plan__finds_nothing_in_an_empty_folder(tmp_path: Path) -> None:
     ]
     assert plan.missing[1].config.seed == 3
     assert plan.missing[1].directory == tmp_path / RECIPES[0] / "balanced_softmax-seed3"
-    assert plan.title == "Table 5: Top-1 accuracy in % on iNaturalist 2018"
+    assert plan.title == (
+        "Table 5: Top-1 accuracy in % on iNaturalist 2018; ours: LADE in mode official"
+    )
 
 
 def test_make_plan__finds_what_was_trained(shared_runs: Path) -> None:
@@ -151,7 +153,7 @@ def test_make_plan__quick_takes_the_quick_recipes(tmp_path: Path) -> None:
     assert all(job.config.recipe.endswith("_quick") for job in plan.missing)
     assert plan.title == (
         "Table 2: Top-1 accuracy in % on CIFAR-100-LT by imbalance ratio; "
-        "ours: quick recipes"
+        "ours: quick recipes, LADE in mode official"
     )
 
 
@@ -203,7 +205,7 @@ def test_estimates__are_one_a_missing_run(
     estimates = reproduce("table2", runs=tmp_path, quick=True, dry_run=True).estimates()
     assert [found.recipe for found in estimates] == _recipes(2, quick=True)
     [softmax] = [found for found in estimates if "_ir100_softmax_" in found.recipe]
-    assert softmax.num_steps == 30 * 85  # ⌈10,847 / 128⌉
+    assert softmax.num_steps == 30 * 170  # ⌈10,847 / 64⌉
     assert not any(tmp_path.iterdir())
 
 
@@ -282,7 +284,7 @@ def kept(shared_runs: Path, tmp_path: Path) -> Path:
     """Return a folder of logits as Table 9 wants them, from the runs on digits."""
     folder = tmp_path / "logits"
     folder.mkdir()
-    for name in ("balanced_softmax", "softmax", "lade-paper"):
+    for name in ("balanced_softmax", "softmax", "lade-official"):
         method = name.partition("-")[0]
         for seed in (0, 1):
             run = shared_runs / f"inaturalist2018_{method}" / f"{method}-seed{seed}"
@@ -301,7 +303,7 @@ def test_make_plan__kept_logits_stand_in_for_runs(tmp_path: Path, kept: Path) ->
         ("Softmax", "softmax", False),
         ("PC Softmax", "softmax", True),
         ("PC Balanced Softmax", "balanced_softmax", True),
-        ("LADE", "lade-paper", True),
+        ("LADE", "lade-official", True),
     ):
         values = [
             100 * record.accuracy
@@ -337,7 +339,7 @@ def test_comparisons__calibration_is_in_the_papers_unit(
         for seed in (0, 1)
         for record in ts.evaluate(
             ts.Predictions.load(
-                kept / f"cifar100_lt_ir50_lade-paper-seed{seed}.safetensors"
+                kept / f"cifar100_lt_ir50_lade-official-seed{seed}.safetensors"
             ),
             ["uniform"],
         )

@@ -38,7 +38,7 @@ def test_make_plan__trains_each_alpha_in_its_own_folder(tmp_path: Path) -> None:
     assert [job.config.seed for job in plan.missing[:2]] == [0, 2]
     assert plan.title == (
         "Figure 3: Logits of each class as α grows, CIFAR-100-LT, imbalance ratio 100; "
-        "ours: quick recipes"
+        "ours: quick recipes, LADE in mode official"
     )
 
 
@@ -68,7 +68,7 @@ def test_make_plan__takes_kept_logits_of_each_alpha(tmp_path: Path) -> None:
     kept.mkdir()
     predictions = ts.Predictions(ts.priors.uniform(2)[None].float(), [0])
     for setting in ("", "alpha0.01-"):
-        name = f"cifar100_lt_ir100_lade-paper-{setting}seed5.safetensors"
+        name = f"cifar100_lt_ir100_lade-official-{setting}seed5.safetensors"
         predictions.save(kept / name)
     plan = make_plan(PaperRequest("figure3", tmp_path, seeds=(5,), logits=kept))
     assert [(run.method, run.seed) for run in plan.runs()] == [

@@ -15,6 +15,8 @@ RECIPES = set(recipe_names())
         (2, "Softmax", "100", Source("cifar100_lt_ir100_softmax", False)),
         (2, "PC Softmax", "100", Source("cifar100_lt_ir100_softmax", True)),
         (2, "LADE", "50", Source("cifar100_lt_ir50_lade", True)),
+        (2, "LDAM", "100", Source("cifar100_lt_ir100_ldam_drw", False)),
+        (2, "MiSLAS", "50", Source("cifar100_lt_ir50_mislas", False)),
         (2, "Focal Loss", "10", Source("cifar100_lt_ir10_focal", False)),
         (
             3,
@@ -29,6 +31,7 @@ RECIPES = set(recipe_names())
             "All",
             Source("imagenet_lt_softmax_180ep", True, "accuracy"),
         ),
+        (5, "LDAM", "All", Source("inaturalist2018_ldam", False)),
         (5, "Decouple-τ-norm", "All", Source("inaturalist2018_tau_norm", False)),
         (
             6,

@@ -10,6 +10,7 @@ from typing import Any
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
 from tailshift.evaluation.results import training_command
+from tailshift.methods import LADE
 from tailshift.metrics.table import METRICS
 from tailshift.paper import comparison, numbers
 from tailshift.paper.duration import Estimate, estimate_runs, missing_data
@@ -119,11 +120,21 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """Number and title in the paper, and whether ours are of the quick recipes."""
-        ending = "; ours: quick recipes" if self.request.quick else ""
+        """Number and title in the paper, and how ours differ: quick, LADE's mode."""
+        notes = ["quick recipes"] if self.request.quick else []
+        if self.request.what != "table1":  # which compares data
+            notes += [f"LADE in mode {mode}" for mode in self._modes]
+        ending = f"; ours: {', '.join(notes)}" if notes else ""
         shown = self.request.figure or self.request.table
         kind = "Table" if isinstance(shown, numbers.PaperTable) else "Figure"
         return f"{kind} {shown.number}: {shown.title}{ending}"
+
+    @property
+    def _modes(self) -> list[str]:
+        """Modes of LADE's regulariser, where it counts."""
+        methods = [config.method for config in self.configs.values()]
+        modes = [m.mode for m in methods if isinstance(m, LADE) and m.alpha]
+        return list(dict.fromkeys(modes))
 
     @property
     def lacking(self) -> list[str]:

@@ -19,7 +19,9 @@ PRINTED_METHODS = {
     "LADE": "lade",
     "LDAM": "ldam",
     "LDAM+DRW": "ldam_drw",
+    "MiSLAS": "mislas",
     "OLTR": "oltr",
+    "SADE": "sade",
     "Softmax": "softmax",
 }
 """Registered names of the methods, by what the paper's tables call them."""
@@ -77,6 +79,7 @@ def source_of(number: PaperNumber) -> Source:
         recipe = _shifted_recipe(number.table, method)
         return Source(recipe, is_compensated, _metric(number.column))
     if number.table == 2:
+        method = "ldam_drw" if method == "ldam" else method  # its numbers, see the note
         return Source(f"cifar100_lt_ir{number.column}_{method}", is_compensated)
     recipe = {
         3: f"places_lt_{method}",
