@@ -177,13 +177,15 @@ def test_load__damaged_safetensors(tmp_path, damage):
             {"logits": LOGITS, "label": LABELS},
             {},
             "PATH cannot be used: unknown entry 'label'; did you mean 'labels'? "
-            "Known: logits, labels, source_counts, trained_prior, class_names.",
+            "Known: logits, labels, source_counts, trained_prior, full_counts, "
+            "class_names.",
         ),
         (
             {"probs": LOGITS.softmax(1), "labels": LABELS},
             {},
             "PATH cannot be used: unknown entry 'probs'; "
-            "Known: logits, labels, source_counts, trained_prior, class_names.",
+            "Known: logits, labels, source_counts, trained_prior, full_counts, "
+            "class_names.",
         ),
         (
             {"logits": LOGITS, "labels": LABELS},
@@ -289,7 +291,7 @@ def test_load__npz_of_probs(tmp_path):
             },
             "PATH cannot be used: unknown entry 'source_count'; "
             "did you mean 'source_counts'? Known: logits, labels, source_counts, "
-            "trained_prior, class_names, probs.",
+            "trained_prior, full_counts, class_names, probs.",
         ),
         (
             {"probs": LOGITS.numpy()[:1], "labels": LABELS.numpy()[:1]},

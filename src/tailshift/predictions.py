@@ -141,6 +141,8 @@ class Predictions:
         source_counts: :math:`n_y`, training images of each class, int64, shape (C,).
         trained_prior: The prior that the logits carry, float64, shape (C,).
         class_names: One name per class; ``"class 0"`` … if none is given.
+        full_counts: Training images of each class before some were held out, if some
+            were, int64, shape (C,): groups of classes go by these.
 
     Example:
         >>> Predictions(torch.tensor([[2.0, 1.0], [0.0, 3.0]]), torch.tensor([0, 0]))
@@ -152,6 +154,7 @@ class Predictions:
     source_counts: Tensor | None = None
     trained_prior: Tensor | None = None
     class_names: tuple[str, ...] = ()
+    full_counts: Tensor | None = None
 
     def __post_init__(self) -> None:
         f = checks.as_tensor(self.logits, "logits").cpu()
@@ -163,13 +166,17 @@ class Predictions:
         y = checks.check_sample_labels(
             _positions(self.labels, names), f
         ).contiguous()  # (N,)
-        n, p = self.source_counts, self.trained_prior
+        n, p, full = self.source_counts, self.trained_prior, self.full_counts
         if n is not None:
             n = checks.check_counts(n, name="source_counts", num_classes=num_classes)
+        if full is not None:
+            full = checks.check_counts(
+                full, name="full_counts", num_classes=num_classes
+            )
         if p is not None:
             p = checks.as_tensor(p, "trained_prior")
             p = as_prior(p, name="trained_prior", num_classes=num_classes)
-        for name, value in zip(_FIELDS, (f, y, n, p, names), strict=True):
+        for name, value in zip(_FIELDS, (f, y, n, p, full, names), strict=True):
             object.__setattr__(self, name, value)
 
     @classmethod
@@ -180,6 +187,7 @@ class Predictions:
         source_counts: Tensor | None = None,
         trained_prior: Tensor | None = None,
         class_names: tuple[str, ...] = (),
+        full_counts: Tensor | None = None,
     ) -> "Predictions":
         """Return predictions whose logits are log probabilities; log 0 is −inf.
 
@@ -191,12 +199,17 @@ class Predictions:
         p = checks.check_probs(probs)
         f = p.to(torch.promote_types(p.dtype, torch.float32)).log()
         y: Any = labels
-        return cls(f, y, source_counts, trained_prior, class_names)
+        return cls(f, y, source_counts, trained_prior, class_names, full_counts)
 
     @property
     def num_classes(self) -> int:
         """Number of classes C."""
         return self.logits.shape[1]
+
+    @property
+    def group_counts(self) -> Tensor | None:
+        """The counts that make a class one of many, medium or few images, (C,)."""
+        return self.source_counts if self.full_counts is None else self.full_counts
 
     def half(self) -> "Predictions":
         """Return a copy with half-precision logits, for a file half the size."""
@@ -262,5 +275,5 @@ def _positions(labels: Any, class_names: tuple[str, ...]) -> Any:
     return [position[name] for name in names]
 
 
-_TENSORS = ("logits", "labels", "source_counts", "trained_prior")
+_TENSORS = ("logits", "labels", "source_counts", "trained_prior", "full_counts")
 _FIELDS = (*_TENSORS, "class_names")

@@ -197,6 +197,9 @@ class LongTailedData:
     fingerprint: str
     """Which training images these are: the training split's fingerprint."""
 
+    full_counts: Tensor | None = None
+    """Training images of each class before some were held out, if some were."""
+
     def __post_init__(self) -> None:
         for name, split in (
             ("train", self.train),
@@ -215,6 +218,11 @@ class LongTailedData:
     def class_counts(self) -> Tensor:
         """Training images of each class, int64, shape (C,)."""
         return torch.bincount(self.train.labels, minlength=self.num_classes)
+
+    @property
+    def group_counts(self) -> Tensor:
+        """The counts that make a class one of many, medium or few images, (C,)."""
+        return self.class_counts if self.full_counts is None else self.full_counts
 
     @property
     def in_channels(self) -> int:

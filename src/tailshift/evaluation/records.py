@@ -65,7 +65,7 @@ def score(
         parts.append(part)
         ranks.append(_ranks(f, y[chunk], part.predicted))
     samples, label_rank = SampleScores.concatenate(parts), torch.cat(ranks)
-    counts = predictions.source_counts
+    counts = predictions.group_counts
     return (
         Outcomes(samples, label_rank, y, w.double(), counts, error)
         for w, error in zip(weights, gaps.errors().tolist(), strict=True)

@@ -64,6 +64,8 @@ class RunFacts(BaseModel):
     stage: Count = 0
     class_names: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     source_counts: Annotated[tuple[Count, ...], Field(strict=False)]
+    full_counts: Annotated[tuple[Count, ...] | None, Field(strict=False)] = None
+    """Training images of each class before some were held out, if some were."""
     in_channels: Annotated[int, Field(ge=1, le=1024)]
     image_size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
     mean: Annotated[tuple[Finite, ...], Field(strict=False)]
@@ -77,6 +79,8 @@ class RunFacts(BaseModel):
     def misfits(self, num_stages: int) -> list[str]:
         """Return the keys of values that do not fit the others."""
         fits = {
+            "full_counts": self.full_counts is None
+            or len(self.full_counts) == len(self.class_names),
             "mean": len(self.mean) in (1, self.in_channels),
             "source_counts": len(self.source_counts) == len(self.class_names)
             and any(self.source_counts),
@@ -127,8 +131,12 @@ class Run:
 
     @property
     def groups(self) -> dict[str, Tensor]:
-        """The class ids of the groups ``"many"``, ``"medium"`` and ``"few"``."""
-        return class_groups(self.source_counts)
+        """The class ids of the groups ``"many"``, ``"medium"`` and ``"few"``.
+
+        Images that were held out of the training images count too.
+        """
+        counts = self.facts.full_counts or self.facts.source_counts
+        return class_groups(torch.tensor(counts))
 
     @property
     def environment(self) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def validate(
     if not logits.isfinite().all():  # what is written next says so
         return {}
     shares = 1 / labels.bincount().double()  # of a class's images, each
-    groups = metrics.group_accuracy(logits, labels, data.class_counts)
+    groups = metrics.group_accuracy(logits, labels, data.group_counts)
     return {
         "val_accuracy": metrics.accuracy(logits, labels),
         "val_balanced_accuracy": metrics.accuracy(

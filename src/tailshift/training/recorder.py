@@ -297,6 +297,8 @@ class Recorder:
             "std": list(self.data.std),
             "data_fingerprint": self.data.fingerprint,
         }
+        if self.data.full_counts is not None:
+            facts["full_counts"] = self.data.full_counts.tolist()
         if plugins := run.used_plugins(self.config):
             facts["plugins"] = [
                 plugin.model_dump(mode="json", exclude_defaults=True)
@@ -336,6 +338,7 @@ class Recorder:
             source_counts=counts,
             trained_prior=self.config.trained_prior(counts),
             class_names=self.data.class_names,
+            full_counts=self.data.full_counts,
         )
         return predictions.half() if self.config.eval.half_logits else predictions
 

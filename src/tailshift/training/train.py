@@ -256,7 +256,11 @@ def with_validation(
     chosen = hold_out(split.keys(), split.labels, {"val": fraction}, seed=seed)
     train, val = (split.subset(torch.from_numpy(chosen[k])) for k in ("train", "val"))
     return dataclasses.replace(
-        data, train=train, val=val, fingerprint=train.fingerprint()
+        data,
+        train=train,
+        val=val,
+        fingerprint=train.fingerprint(),
+        full_counts=data.group_counts,
     )
 
 

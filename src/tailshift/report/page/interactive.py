@@ -134,8 +134,8 @@ def payload(runs: Sequence[ReportRun], rows: Sequence[Tensor]) -> dict[str, Any]
         rows: The test images of each run that the page carries.
     """
     first = runs[0].predictions
-    counts = first.source_counts
-    groups = None if counts is None else class_groups(counts)
+    counts, grouping = first.source_counts, first.group_counts
+    groups = None if grouping is None else class_groups(grouping)
     colours = method_colours(method_keys(runs))
     methods: dict[str, list[dict[str, Any]]] = {}
     for run, kept in zip(runs, rows, strict=True):

@@ -96,7 +96,7 @@ def accuracy_change_plot(runs: Sequence[ReportRun], target: str = "uniform") -> 
         title = canvas.as_text(
             f"{change.method}, compensated to {target_label(target)}", 50
         )
-        axes.set_title(title + _group_line(change, first.source_counts))
+        axes.set_title(title + _group_line(change, first.group_counts))
     canvas.name_axes(figure, y="points of accuracy gained")
     return figure
 

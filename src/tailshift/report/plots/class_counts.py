@@ -44,7 +44,9 @@ def class_counts_plot(predictions: Predictions) -> Figure:
     size = (canvas.COLUMN, 2.1 + canvas.room_for(names))
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots()
-    for group, members in class_groups(counts).items():
+    assert predictions.group_counts is not None  # as sorted_counts has checked
+    grouping = predictions.group_counts[class_order(predictions)]
+    for group, members in class_groups(grouping).items():
         if len(members):
             label = f"{group} ({len(members)})"
             heights = counts[members].numpy()
