@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tailshift as ts
 from tailshift.data import DigitsLT
+from tailshift.metrics import class_groups, group_accuracy
 from tailshift.models import NormedLinearHead
 from tailshift.models.heads import normed_linear
 from tailshift.runs.run import CHECKPOINT, WEIGHTS
@@ -226,13 +227,46 @@ def test_tau_norm__holds_images_out_where_none_are_for_validation(
     )
     for number, val in enumerate((None, empty)):
         data = dataclasses.replace(whole, val=val)
-        config = tiny_config("method.name=tau_norm", "train.epochs=1")
+        settings = ("method.name=tau_norm", "method.tau=held_out", "train.epochs=1")
+        config = tiny_config(*settings)
         run = ts.train(config, output=tmp_path / f"run{number}", data=data)
         _, labels = seen_by_tau[number]
         used = run.source_counts
         assert torch.equal(used + labels.bincount(minlength=10), whole.class_counts)
         assert len(labels) < len(whole.test)  # and so are not the test images
         assert run.predictions("val").labels.tolist() == labels.tolist()
+
+
+def test_tau_norm__is_chosen_on_training_images_without_holding_any_out(
+    tmp_path: Path, tiny_config: TinyConfig, seen_by_tau: list[tuple[Tensor, Tensor]]
+) -> None:
+    data = dataclasses.replace(DigitsLT().load(root=None, seed=0), val=None)
+    config = tiny_config("method.name=tau_norm", "train.epochs=1")
+    run = ts.train(config, output=tmp_path / "run", data=data)
+    [(_, labels)] = seen_by_tau
+    assert torch.equal(labels, data.train.labels)
+    assert run.source_counts.tolist() == data.class_counts.tolist()
+
+
+def test_tau_norm__groups_are_those_of_all_training_images(
+    tmp_path: Path, tiny_config: TinyConfig
+) -> None:
+    """Digit 3 has 21 images, so it is no class of few, although 19 are trained on."""
+    whole = DigitsLT(imbalance_ratio=100).load(root=None, seed=0)
+    data = dataclasses.replace(whole, val=None)
+    expected = {k: v.tolist() for k, v in class_groups(data.class_counts).items()}
+    settings = ("method.name=tau_norm", "method.tau=held_out", "train.epochs=1")
+    run = ts.train(tiny_config(*settings), output=tmp_path / "run", data=data)
+    trained = class_groups(run.source_counts)
+    assert {k: v.tolist() for k, v in trained.items()} != expected
+    assert {k: v.tolist() for k, v in run.groups.items()} == expected
+    predictions = run.predictions()
+    assert torch.equal(predictions.group_counts, data.class_counts)
+    [raw, _] = ts.evaluate(predictions, ["uniform"])
+    truly = group_accuracy(predictions.logits, predictions.labels, data.class_counts)
+    assert {group: getattr(raw, group) for group in truly} == pytest.approx(
+        truly, nan_ok=True
+    )
 
 
 def test_tau_norm__a_given_tau_holds_nothing_out(
@@ -251,7 +285,7 @@ def test_tau_norm__from_a_run_that_has_trained_on_all_images(
 ) -> None:
     data = dataclasses.replace(DigitsLT().load(root=None, seed=0), val=None)
     start = f"train.start_from={softmax.directory}"
-    config = tiny_config("method.name=tau_norm", start)
+    config = tiny_config("method.name=tau_norm", "method.tau=held_out", start)
     assert _refusal(ValueError, tmp_path, config, data=data) == (
         "`method.tau` is chosen on validation images, but the data has none that the "
         "first stage did not train on. Set it, such as to 1, or train the first stage "

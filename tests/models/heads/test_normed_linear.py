@@ -88,6 +88,48 @@ def test_normed_linear_head__chooses_tau_on_held_out_features_only() -> None:
     assert other.tau.item() == 0.5
 
 
+class TrainingOnly:
+    """Features of a split without validation images."""
+
+    def __init__(self, features: Tensor, labels: Tensor) -> None:
+        self.split = features, labels
+
+    def train(self) -> tuple[Tensor, Tensor]:
+        return self.split
+
+    def val(self) -> None:
+        return None
+
+
+def _chosen_on_training(features: Tensor, labels: Tensor) -> float:
+    before = LinearHead(2, 2)
+    with torch.no_grad():
+        before.weight.copy_(torch.tensor([[4.0, 0.0], [0.0, 1.0]]))
+        before.bias.zero_()
+    head = NormedLinearHead(2, 2, choose_on_training=True)
+    head.begin(before, TrainingOnly(features, labels))
+    return head.tau.item()
+
+
+def test_normed_linear_head__chooses_tau_on_training_features_without_others() -> None:
+    """As test_best_tau__classes_count_alike: the rare class is wrong without τ."""
+    features = torch.tensor([[1.0, 0.9]] * 30 + [[1.0, 2.1]])
+    labels = torch.tensor([0] * 30 + [1])
+    assert _chosen_on_training(features, labels) == 0.5
+
+
+def test_normed_linear_head__warns_if_rare_classes_are_learnt_by_heart() -> None:
+    features = torch.tensor([[1.0, 0.0]] * 30 + [[0.0, 1.0]])
+    labels = torch.tensor([0] * 30 + [1])
+    with pytest.warns(UserWarning, match="τ was chosen") as caught:
+        _chosen_on_training(features, labels)
+    assert str(caught[0].message) == (
+        "τ was chosen on training images, but 100% of those of the rarest classes are "
+        "already right, so that they say little. Train once with "
+        "method.tau=held_out, and set method.tau to the `model.head.tau` of that run."
+    )
+
+
 def test_normed_linear_head__nothing_to_choose_tau_on() -> None:
     with pytest.raises(ValueError, match=r"method\.tau") as error:
         _begun(LinearHead(2, 2), None)
