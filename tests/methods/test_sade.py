@@ -1,20 +1,28 @@
 """SADE: its experts, its loss and the prior of its mean."""
 
+import copy
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import tailshift as ts
 from tailshift import priors
 from tailshift.losses import sade_loss, sade_priors
 from tailshift.methods import SADE
 from tailshift.methods.sade import SADEOfExperts
-from tailshift.models import BranchedBackbone, DigitsNet, ExpertHead, ExpertOutput
-from tailshift.runs.run import WEIGHTS
+from tailshift.models import (
+    BranchedBackbone,
+    Classifier,
+    DigitsNet,
+    ExpertHead,
+    ExpertOutput,
+    ResNet32,
+)
+from tailshift.runs.run import WEIGHTS, load_weights
 from tailshift.training.recorder import TrainingProgress
 
 COUNTS = torch.tensor([50, 20, 5, 1])
@@ -89,7 +97,25 @@ def test_sade__trains_each_expert_and_resumes(
     assert weights.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(weights[name], value), name
-    for k in (1, 2):  # the tails begun as copies of the first
-        name = "backbone.tails.{}.0.weight"
-        assert not torch.equal(expected[name.format(k)], expected[name.format(0)])
     torch.testing.assert_close(expected["head.shares"], torch.full((3,), 1 / 3))
+
+
+def test_sade__weights_of_its_earlier_network(tmp_path: Path) -> None:
+    """It shared stage 2, and had stage 3 three times, 64 channels wide."""
+    resnet, path = ResNet32(), tmp_path / "weights.safetensors"
+    stage3 = torch.nn.Sequential(resnet.stage3)
+    earlier = torch.nn.ModuleDict(
+        {
+            "trunk": torch.nn.Sequential(resnet.stem, resnet.stage1, resnet.stage2),
+            "tails": torch.nn.ModuleList(copy.deepcopy(stage3) for _ in range(3)),
+        }
+    )
+    backbone = {f"backbone.{k}": v for k, v in earlier.state_dict().items()}
+    save_file({**backbone, **ExpertHead(192, 100).state_dict()}, path)
+    now = SADE().branch(ResNet32())
+    model = Classifier(now, SADE().build_head(now.feature_dim, 100))
+    with pytest.raises(ValueError, match="another network") as error:
+        load_weights(path, model)
+    assert str(error.value) == (
+        f"{path} holds the weights of another network than the recipe names."
+    )

@@ -21,6 +21,7 @@ from tailshift.models.backbone import (
     Backbone,
     MeanOverPositions,
     SplitBackbone,
+    TailPart,
 )
 from tailshift.recipes import recipe_names
 from tailshift.training.distributed import (
@@ -112,8 +113,12 @@ class PlainNet(Backbone):
         features: Tensor = self.tail(self.trunk(images))
         return features
 
-    def split(self) -> SplitBackbone:
-        return SplitBackbone(self.trunk, self.tail, self.feature_dim)
+    def split(self, at: TailPart, num_tails: int = 1) -> SplitBackbone:
+        if at == "pooling":
+            trunk, pool = nn.Sequential(self.trunk, self.tail[:2]), self.tail[2]
+            return SplitBackbone(trunk, (pool,), self.feature_dim)
+        tails = self.several(self.tail, num_tails)
+        return SplitBackbone(self.trunk, tails, self.feature_dim)
 
 
 class DropoutNet(PlainNet):

@@ -38,8 +38,8 @@ class BBN(Method):
         return BilateralHead(feature_dim, num_classes, t_max=self.t_max)
 
     def branch(self, backbone: Backbone) -> Backbone:
-        """Return the backbone with its last part twice."""
-        return BranchedBackbone(backbone, 2, trained_on="own_part")
+        """Return the backbone with its last block twice."""
+        return BranchedBackbone(backbone, 2, at="last_block", trained_on="own_part")
 
     def stages(self) -> tuple[Stage, ...]:
         """Return the one stage, with two samplers."""

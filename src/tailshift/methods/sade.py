@@ -174,8 +174,8 @@ class SADE(Method):
         )
 
     def branch(self, backbone: Backbone) -> Backbone:
-        """Return the backbone with its last part three times."""
-        return BranchedBackbone(backbone, NUM_EXPERTS)
+        """Return the backbone with its last two stages once for each expert."""
+        return BranchedBackbone(backbone, NUM_EXPERTS, at="last_two_stages")
 
     def trained_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior of the experts' mean: the geometric mean of theirs."""

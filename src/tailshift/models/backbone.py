@@ -9,15 +9,19 @@ from torch import Tensor, nn
 
 from tailshift.registry import Registry
 
+TailPart: TypeAlias = Literal["last_two_stages", "last_block", "pooling"]
+"""What a tail begins with: what each branch of a network has for itself."""
+
 
 class SplitBackbone(NamedTuple):
-    """The two parts of a backbone; they share its weights."""
+    """A backbone in two parts, the second as often as there are branches."""
 
     trunk: nn.Module
     """Images in, feature maps out."""
-    tail: nn.Module
-    """What the trunk gives in, features (N, ``feature_dim``) out."""
+    tails: tuple[nn.Module, ...]
+    """Each takes what the trunk gives, and gives features (N, ``feature_dim``)."""
     feature_dim: int
+    """Length of the feature vector of one tail."""
 
 
 class Backbone(nn.Module):
@@ -39,17 +43,39 @@ class Backbone(nn.Module):
     """Channels of the images it is meant for; others are taken too."""
     feature_dim: int
     """Length of the feature vector."""
+    is_pretrained: bool = False
+    """Whether the weights come from a training, so that copies of a part keep them."""
 
     def forward(self, images: Tensor) -> Tensor:
         """Return one feature vector for each image."""
         raise NotImplementedError
 
-    def split(self) -> SplitBackbone:
-        """Return trunk and tail, for methods with several branches or experts."""
+    def split(self, at: TailPart, num_tails: int = 1) -> SplitBackbone:
+        """Return trunk and tails, for methods with several branches or experts.
+
+        Args:
+            at: What the tails begin with.
+            num_tails: How many; each has weights of its own.
+        """
         raise ValueError(
             f"`model.name` must be a backbone that can be split into branches, but "
             f"{type(self).__name__} cannot. Take resnet32, or a ResNet of timm."
         )
+
+    def several(self, tail: nn.Module, num_tails: int) -> tuple[nn.Module, ...]:
+        """Return a part of this backbone, and copies of it with fresh convolutions.
+
+        Published weights are kept in all of them.
+        """
+        copies = [copy.deepcopy(tail) for _ in range(num_tails - 1)]
+        if not self.is_pretrained:
+            for other in copies:
+                self.initialise(other)
+        return tail, *copies
+
+    def initialise(self, part: nn.Module) -> None:
+        """Draw the convolutions of a part of the backbone anew, in place."""
+        initialise_convolutions(part)
 
 
 class MeanOverPositions(nn.Module):
@@ -73,11 +99,13 @@ def num_parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters() if p.requires_grad)
 
 
-def initialise_convolutions(module: nn.Module) -> None:
+def initialise_convolutions(
+    module: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_in"
+) -> None:
     """Draw every convolution's weights from He's normal distribution, in place."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d):
-            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.kaiming_normal_(layer.weight, mode=mode, nonlinearity="relu")
 
 
 TrainedOn: TypeAlias = Literal["all", "own_part"]
@@ -87,7 +115,7 @@ TrainedOn: TypeAlias = Literal["all", "own_part"]
 class BranchedBackbone(Backbone):
     """A shared trunk and several tails; the features of all tails, side by side.
 
-    The first tail is the backbone's own, the others start as its copies. With
+    Each tail has weights of its own (:meth:`Backbone.split`). With
     ``trained_on="own_part"`` a batch in training is a stack of as many equal parts as
     there are tails, and tail k reads part k: the two samplers of BBN [zhou2020]. The
     trunk then reads each part on its own too, so that batch statistics are of one part.
@@ -95,11 +123,14 @@ class BranchedBackbone(Backbone):
     Args:
         backbone: What to split; it must know how (:meth:`Backbone.split`).
         num_tails: How many branches.
+        at: What the branches begin with.
         trained_on: What each tail reads in training.
 
     Example:
         >>> from tailshift.models import DigitsNet
-        >>> backbone = BranchedBackbone(DigitsNet(), 2, trained_on="own_part")
+        >>> backbone = BranchedBackbone(
+        ...     DigitsNet(), 2, at="last_block", trained_on="own_part"
+        ... )
         >>> backbone(torch.randn(8, 1, 8, 8)).shape  # four pairs
         torch.Size([4, 256])
         >>> backbone.eval()(torch.randn(8, 1, 8, 8)).shape
@@ -107,13 +138,17 @@ class BranchedBackbone(Backbone):
     """
 
     def __init__(
-        self, backbone: Backbone, num_tails: int, *, trained_on: TrainedOn = "all"
+        self,
+        backbone: Backbone,
+        num_tails: int,
+        *,
+        at: TailPart,
+        trained_on: TrainedOn = "all",
     ) -> None:
         super().__init__()
-        split = backbone.split()
+        split = backbone.split(at, num_tails)
         self.trunk = split.trunk
-        copies = (copy.deepcopy(split.tail) for _ in range(num_tails - 1))
-        self.tails = nn.ModuleList([split.tail, *copies])
+        self.tails = nn.ModuleList(split.tails)
         self.feature_dim = num_tails * split.feature_dim
         self.trained_on = trained_on
 

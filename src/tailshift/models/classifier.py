@@ -173,6 +173,7 @@ def load_backbone_weights(backbone: Backbone, path: Path) -> None:
                 f"{tuple(own[name].shape)} there and {tuple(wanted.shape)} here."
             )
     backbone.load_state_dict(own, strict=False)
+    backbone.is_pretrained = True
 
 
 def _of_backbone(tensors: dict[str, Tensor], is_timm: bool) -> dict[str, Tensor]:

@@ -43,10 +43,15 @@ class DigitsNet(backbone.Backbone):
         x: Tensor = self.layers(images)  # (N, 128, H/4, W/4)
         return x.mean(dim=(2, 3))
 
-    def split(self) -> backbone.SplitBackbone:
-        """Return the first two convolutions, and the last."""
-        tail = nn.Sequential(*self.layers[8:], backbone.MeanOverPositions())
-        return backbone.SplitBackbone(self.layers[:8], tail, self.feature_dim)
+    def split(
+        self, at: backbone.TailPart, num_tails: int = 1
+    ) -> backbone.SplitBackbone:
+        """Return the first two convolutions, and the last: it is block and stage."""
+        first = len(self.layers) if at == "pooling" else 8
+        tail = nn.Sequential(*self.layers[first:], backbone.MeanOverPositions())
+        return backbone.SplitBackbone(
+            self.layers[:first], self.several(tail, num_tails), self.feature_dim
+        )
 
 
 def _conv_layers(in_channels: int, out_channels: int) -> list[nn.Module]:

@@ -84,12 +84,17 @@ class ResNet32(backbone.Backbone):
         x = self.stage2(self.stage1(self.stem(images)))  # (N, 32, H/2, W/2)
         return _mean_over_positions(self.stage3(x))
 
-    def split(self) -> backbone.SplitBackbone:
-        """Return the stages before the last, and the last."""
-        trunk = nn.Sequential(self.stem, self.stage1, self.stage2)
-        return backbone.SplitBackbone(
-            trunk, nn.Sequential(self.stage3, backbone.MeanOverPositions()), 64
-        )
+    def split(
+        self, at: backbone.TailPart, num_tails: int = 1
+    ) -> backbone.SplitBackbone:
+        """Return the parts; stages that stand more than once are narrow."""
+        trunk = nn.Sequential(self.stem, self.stage1)
+        if at == "last_two_stages":
+            return _narrow_split(trunk, num_tails)
+        first = len(self.stage3) if at == "pooling" else -1
+        trunk.extend([self.stage2, self.stage3[:first]])
+        tail = nn.Sequential(*self.stage3[first:], backbone.MeanOverPositions())
+        return backbone.SplitBackbone(trunk, self.several(tail, num_tails), 64)
 
 
 @backbone.MODELS.register("resnet32_two_branch")
@@ -132,12 +137,53 @@ class TwoBranchResNet32(backbone.Backbone):
         x = self.trunk(images)
         return _mean_over_positions(torch.cat([self.branch1(x), self.branch2(x)], 1))
 
-    def split(self) -> backbone.SplitBackbone:
-        """Return what both branches read, and one of them: BBN's own network."""
-        trunk = nn.Sequential(self.stem, self.stage1, self.stage2, self.stage3)
-        return backbone.SplitBackbone(
-            trunk, nn.Sequential(self.branch1, backbone.MeanOverPositions()), 64
-        )
+    def split(
+        self, at: backbone.TailPart, num_tails: int = 1
+    ) -> backbone.SplitBackbone:
+        """Return the parts; both branches, as blocks, are BBN's own network."""
+        trunk = nn.Sequential(self.stem, self.stage1)
+        if at == "last_two_stages":
+            return _narrow_split(trunk, num_tails)
+        trunk.extend([self.stage2, self.stage3])
+        pool = backbone.MeanOverPositions()
+        if at == "pooling":
+            trunk.append(SideBySide(self.branch1, self.branch2))
+            return backbone.SplitBackbone(trunk, self.several(pool, num_tails), 128)
+        blocks = self.several(self.branch2, num_tails - 1) if num_tails > 1 else ()
+        tails = tuple(nn.Sequential(block, pool) for block in (self.branch1, *blocks))
+        return backbone.SplitBackbone(trunk, tails, 64)
+
+
+class SideBySide(nn.Module):
+    """Maps in, those of all parts, one after the other in the channels, out."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the maps of all parts, shape (N, sum of channels, h, w)."""
+        return torch.cat([part(x) for part in self.parts], dim=1)
+
+
+NARROW = (24, 48)
+"""Channels of the second and third stage of each of SADE's experts [zhang2022]."""
+
+
+def _narrow_split(trunk: nn.Module, num_tails: int) -> backbone.SplitBackbone:
+    return backbone.SplitBackbone(
+        trunk, tuple(_narrow_tail() for _ in range(num_tails)), NARROW[1]
+    )
+
+
+def _narrow_tail() -> nn.Sequential:
+    tail = nn.Sequential(
+        _stage(16, NARROW[0], num_blocks=5, stride=2),
+        _stage(*NARROW, num_blocks=5, stride=2),
+        backbone.MeanOverPositions(),
+    )
+    backbone.initialise_convolutions(tail)
+    return tail
 
 
 def _conv3x3(in_channels: int, out_channels: int, stride: int = 1) -> nn.Conv2d:

@@ -12,7 +12,7 @@ from urllib.request import getproxies
 import torch
 from torch import Tensor, nn
 
-from tailshift.models.backbone import Backbone, SplitBackbone
+from tailshift.models import backbone
 from tailshift.registry import did_you_mean
 
 
@@ -56,7 +56,7 @@ Pretrained: TypeAlias = bool | Literal["if_available"]
 """Whether to start from published weights; ``"if_available"`` does without them."""
 
 
-class TimmBackbone(Backbone):
+class TimmBackbone(backbone.Backbone):
     """A timm model without its classifier, pooled to one vector per image.
 
     Args:
@@ -90,7 +90,7 @@ class TimmBackbone(Backbone):
         if image_size is not None and config.fixed_input_size:
             settings["img_size"] = image_size
         settings |= {"in_chans": in_channels, "num_classes": 0}
-        self.model = _create_model(name, pretrained, settings)
+        self.model, self.is_pretrained = _create_model(name, pretrained, settings)
         probe = torch.zeros(1, in_channels, *_probe_size(config, image_size))
         self.feature_dim = _feature_dim(self.model, name, probe)
 
@@ -99,27 +99,42 @@ class TimmBackbone(Backbone):
         features: Tensor = self.model(images)
         return features
 
-    def split(self) -> SplitBackbone:
-        """Return a ResNet's stages before the last, and the last."""
+    def split(
+        self, at: backbone.TailPart, num_tails: int = 1
+    ) -> backbone.SplitBackbone:
+        """Return the parts of a ResNet, whose stages are timm's ``layer1`` to 4."""
         parts = dict(self.model.named_children())
         if not parts.keys() >= RESNET_PARTS:
-            return super().split()
-        stem = ("conv1", "bn1", "act1", "maxpool", "layer1", "layer2", "layer3")
-        trunk = nn.Sequential(*(parts[name] for name in stem))
-        tail = nn.Sequential(parts["layer4"], parts["global_pool"])
-        return SplitBackbone(trunk, tail, self.feature_dim)
+            return super().split(at, num_tails)
+        stages = [parts[f"layer{k}"] for k in (1, 2, 3)] + [*parts["layer4"].children()]
+        first = {
+            "last_two_stages": 2,
+            "last_block": len(stages) - 1,
+            "pooling": len(stages),
+        }[at]
+        stem = (parts[name] for name in ("conv1", "bn1", "act1", "maxpool"))
+        trunk = nn.Sequential(*stem, *stages[:first])
+        tail = nn.Sequential(*stages[first:], parts["global_pool"])
+        return backbone.SplitBackbone(
+            trunk, self.several(tail, num_tails), self.feature_dim
+        )
+
+    def initialise(self, part: nn.Module) -> None:
+        """Draw the convolutions of a part of a ResNet anew, as timm does."""
+        backbone.initialise_convolutions(part, "fan_out")
 
 
 def _create_model(
     name: str, pretrained: Pretrained, settings: dict[str, Any]
-) -> torch.nn.Module:
+) -> tuple[nn.Module, bool]:
+    """Return the model, and whether it has its published weights."""
     import timm
 
     if pretrained:
         is_online = hub_is_reachable()
         try:
             with nullcontext() if is_online else offline_hub():
-                return timm.create_model(name, pretrained=True, **settings)
+                return timm.create_model(name, pretrained=True, **settings), True
         except (OSError, RuntimeError) as error:
             cause = str(error).strip() or type(error).__name__
             if not is_online:
@@ -134,7 +149,7 @@ def _create_model(
                 "with model.pretrained=false."
             )
         warnings.warn(f"{reason}; training from scratch.", stacklevel=2)
-    return timm.create_model(name, pretrained=False, **settings)
+    return timm.create_model(name, pretrained=False, **settings), False
 
 
 def is_timm_model(name: str) -> bool:

@@ -71,7 +71,7 @@ def test_expert_head__shares_are_saved_and_not_trained() -> None:
 
 def test_expert_head__reads_a_branched_backbone() -> None:
     """What a tail gives reaches its own expert only."""
-    backbone = BranchedBackbone(DigitsNet(), 3).eval()
+    backbone = BranchedBackbone(DigitsNet(), 3, at="last_block").eval()
     head, images = ExpertHead(backbone.feature_dim, 10), torch.randn(4, 1, 8, 8)
     before = head.experts(backbone(images))
     with torch.no_grad():
