@@ -152,8 +152,8 @@ class TrainConfig(_Section):
     Mixed precision keeps weights, statistics, losses and saved logits in float32."""
     accumulate: PositiveInt = 1
     """Pieces that each process reads its part of a batch in, to need less memory. The
-    gradient is that of the whole batch, but LADE's regulariser and OLTR's hinge are
-    taken of each piece, and batch normalisation sees one at a time."""
+    gradient is that of the whole batch, but LADE's regulariser and OLTR's centroids
+    go by each piece, and batch normalisation sees one at a time."""
     exact_accumulation: bool = False
     """With pieces, take any loss of the whole batch, at the price of a second forward
     pass; for networks that give logits alone."""

@@ -1,11 +1,14 @@
 """OLTR's centroid loss against every distance one by one."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailshift.losses import centroid_loss
+from tailshift.losses import centroid_loss, centroid_pull
+from tailshift.processes import Processes
 
 
 def _reference_centroid_loss(x, y, c, *, margin, hinge_weight):
@@ -47,12 +50,71 @@ def test_centroid_loss__agrees_with_the_loop(seed, num_samples, num_classes, mar
 
 @pytest.mark.parametrize("margin", [10.0, 1000.0], ids=["far", "near"])
 def test_centroid_loss__gradient_of_features_and_centroids(margin):
+    """The centre loss is left out of the centroids': with it, all is the gradient."""
     x = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     c = 3 * torch.randn(5, 4, dtype=torch.float64)
     y = torch.tensor([0, 0, 1, 2, 4, 4])
-    assert torch.autograd.gradcheck(
-        lambda x, c: centroid_loss(x, y, c, margin=margin), (x, c.requires_grad_())
+
+    def completed(x, c):
+        pull = (x.detach() - c[y]).square().sum(1).mean() / 2
+        return centroid_loss(x, y, c, margin=margin) + pull - pull.detach()
+
+    assert torch.autograd.gradcheck(completed, (x, c.requires_grad_()))
+
+
+def _reference_pull(x, y, c):
+    """The update rule of the authors' code, class by class."""
+    gradient = [[0.0] * len(c[0]) for _ in c]
+    for k, centroid in enumerate(c):
+        own = [x[i] for i in range(len(x)) if y[i] == k]
+        for d in range(len(centroid)):
+            total = sum(centroid[d] - row[d] for row in own)
+            gradient[k][d] = total / (1 + len(own)) / len(x)
+    return torch.tensor(gradient, dtype=torch.float64)
+
+
+def test_centroid_pull__gradient_agrees_with_the_loop():
+    """Whatever the centre loss counts; the value is 0, and features stay."""
+    x = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    c = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 0, 0, 1, 2, 4, 4])
+    pull = centroid_pull(x, y, c)
+    assert pull.item() == 0
+    pull.backward()
+    assert x.grad is None
+    torch.testing.assert_close(
+        c.grad, _reference_pull(x.tolist(), y.tolist(), c.tolist()), rtol=0, atol=1e-14
     )
+
+
+@dataclass(frozen=True)
+class _Two(Processes):
+    """One of two processes, which knows the labels that both would gather."""
+
+    gathered: tuple[int, ...] = ()
+
+    def labels(self, labels):
+        return torch.tensor(self.gathered)
+
+    def sum(self, values):
+        return values.new_tensor(float(sum(y >= 0 for y in self.gathered)))
+
+
+@pytest.mark.parametrize("parts", [([0, 0, 1], [0, 4, 4]), ([0, 2, 2, 1], [])])
+def test_centroid_pull__processes_average_to_the_whole(parts):
+    y = parts[0] + parts[1]
+    longest = max(map(len, parts))
+    gathered = tuple(k for part in parts for k in part + [-1] * (longest - len(part)))
+    x, c = torch.randn(len(y), 3).double(), torch.randn(5, 3).double()
+    gradients = []
+    for rows, part in zip(x.split([len(part) for part in parts]), parts, strict=True):
+        own = c.clone().requires_grad_()
+        labels = torch.tensor(part, dtype=torch.int64)
+        processes = _Two(world_size=2, gathered=gathered)
+        centroid_pull(rows, labels, own, processes=processes).backward()
+        gradients.append(own.grad)
+    expected = _reference_pull(x.tolist(), y, c.tolist())
+    torch.testing.assert_close(sum(gradients) / 2, expected, rtol=0, atol=1e-14)
 
 
 def test_centroid_loss__is_exact_far_from_the_origin():

@@ -34,7 +34,8 @@ def test_oltr__trains_on_with_a_memory() -> None:
     assert isinstance(first.head(8, 3), LinearHead)
     assert first.samplers is None
     assert isinstance(second.head(8, 3), MemoryHead)
-    assert second.frozen == ()
+    assert (first.frozen, second.frozen) == (("backbone.attention",), ())
+    assert OLTR(freeze_backbone=True).stages()[1].frozen == ("backbone.trunk",)
     assert second.samplers == ("class_balanced",)
     assert (second.epochs, second.lr, second.backbone_lr) == (7, 0.3, 0.02)
     assert OLTR().stages()[1].epochs is None
@@ -84,11 +85,47 @@ def test_build_optimizer__the_backbone_has_a_rate_of_its_own() -> None:
     assert rates(first) == [0.4, 0.4]
     assert rates(first, backbone_lr=0.1) == [0.1, 0.4]
     place_head(model, config, 1)
-    assert rates(second) == [0.01, 0.1]
-    assert rates(second, backbone_lr=0.1) == [0.01, 0.1]  # the stage's own goes first
+    assert rates(second) == [0.01, 0.1, 0.01]  # the last the centroids'
+    assert rates(second, backbone_lr=0.1) == [0.01, 0.1, 0.01]  # the stage's go first
 
 
-def _train(monkeypatch: pytest.MonkeyPatch, output: Path, stop_after: int) -> ts.Run:
+def test_oltr__centroids_take_a_step_of_their_own() -> None:
+    """Their rate times the rule and the hinge's share of the loss, and no decay."""
+    settings = ("method.centroid_lr=0.5", "optim.weight_decay=0.1")
+    config = ts.load_recipe("digits_lt", [*CONFIG, *settings, "optim.nesterov=false"])
+    model = new_model(config, config.data.load(root=None, seed=0))
+    place_head(model, config, 1)
+    head, stage = model.double().head, config.method.stages()[1]
+    assert isinstance(head, MemoryHead)
+    for weights in (head.centroids, model.backbone.get_parameter("layer.weight")):
+        torch.nn.init.normal_(weights, std=0.01)  # near enough for the hinge
+    before = head.centroids.detach().clone().requires_grad_()
+    labels = torch.tensor([0, 0, 3, 9])
+    output = model(torch.randn(4, 1, 8, 8, dtype=torch.float64))
+    optimizer = build_optimizer(config, model, stage)
+    for group in optimizer.param_groups:
+        group["lr"] = group["highest_lr"]
+    stage.loss(torch.ones(10))(output, labels).backward()
+    optimizer.step()
+    x = output.features.detach()
+    expected = before.detach().clone()
+    for c in range(10):
+        own = x[labels == c]
+        expected[c] -= 0.5 * (before[c].detach() - own).sum(0) / (1 + len(own)) / 4
+    squared = (x[:, None] - before).square().sum(2)  # (4, 10)
+    others = squared.masked_fill(torch.eye(10)[labels].bool(), 0).sum() / 40
+    assert others < 10
+    (0.01 * 0.01 * (10 - others)).backward()
+    assert before.grad is not None
+    torch.testing.assert_close(head.centroids.detach(), expected - 0.5 * before.grad)
+
+
+def _train(
+    monkeypatch: pytest.MonkeyPatch,
+    output: Path,
+    stop_after: int,
+    settings: tuple[str, ...] = (),
+) -> ts.Run:
     left = itertools.count(stop_after - 1, -1)
 
     def step(*args: Any) -> None:
@@ -96,7 +133,7 @@ def _train(monkeypatch: pytest.MonkeyPatch, output: Path, stop_after: int) -> ts
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(TrainingProgress, "step", step)
-    config = ts.load_recipe("digits_lt", CONFIG)
+    config = ts.load_recipe("digits_lt", [*CONFIG, *settings])
     return ts.train(config, output=output, resume=output.is_dir())
 
 
@@ -119,27 +156,35 @@ def test_oltr__resumed_in_its_second_stage_is_the_same(
     assert torch.equal(logits, whole.predictions().logits)
 
 
-def test_oltr__the_centroids_move(tmp_path: Path) -> None:
-    """They start at the class means of the first stage, which --from fixes here."""
-    given = ["method.name=oltr", "train.epochs=2", "method.epochs=1"]
-    softmax = ts.load_recipe("digits_lt", ["method.name=softmax", "train.epochs=2"])
-    first = ts.train(softmax, output=tmp_path / "first")
-    still, moved = (
-        ts.train(
-            ts.load_recipe(
-                "digits_lt", [*given, f"train.start_from={first.directory}", *more]
-            ),
-            output=tmp_path / name,
-        ).model.head
-        for name, more in (("still", ["method.lr=1e-9"]), ("moved", []))
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_oltr__what_each_stage_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_frozen: bool
+) -> None:
+    """Attention adds nothing in the first; the second may leave the trunk alone."""
+    more = (f"method.freeze_backbone={str(is_frozen).lower()}",)
+    in_first, begun, last = (  # the second after a step of the second stage
+        load_file(
+            _train(monkeypatch, tmp_path / "run", after, more).directory / WEIGHTS
+        )
+        for after in (2 * STEPS - 1, 2, 0)
     )
-    assert isinstance(still, MemoryHead)
-    assert isinstance(moved, MemoryHead)
-    data = softmax.data.load(root=None, seed=0)
-    batch = next(data.train.loader(batch_size=500, training=False).epoch(0))
-    with torch.no_grad():
-        features = first.model.backbone(batch.images)
-    for c in range(10):
-        mean = features[batch.labels == c].mean(0)
-        torch.testing.assert_close(still.centroids[c], mean, rtol=1e-4, atol=1e-5)
-    assert (moved.centroids - still.centroids).abs().max() > 1e-4
+    assert not in_first["backbone.attention.back.weight"].any()
+    for name, value in begun.items():
+        if name.startswith(("backbone.attention.", "backbone.layer.")):
+            assert not torch.equal(last[name], value), name
+        elif name.startswith("backbone.trunk."):
+            assert torch.equal(last[name], value) == is_frozen, name
+
+
+def test_oltr__does_not_start_from_softmax(tmp_path: Path) -> None:
+    softmax = ts.load_recipe("digits_lt", ["method.name=softmax", "train.epochs=1"])
+    first = ts.train(softmax, output=tmp_path / "first")
+    config = ts.load_recipe(
+        "digits_lt", [*CONFIG, f"train.start_from={first.directory}"]
+    )
+    with pytest.raises(ValueError, match="another network") as error:
+        ts.train(config, output=tmp_path / "run")
+    assert str(error.value) == (
+        f"{first.directory / WEIGHTS} holds the weights of another network than the "
+        "recipe names."
+    )

@@ -18,7 +18,7 @@ from tailshift.losses.class_balanced import (
     class_balanced_weights,
 )
 from tailshift.losses.cross_entropy import CrossEntropyLoss, cross_entropy_loss
-from tailshift.losses.discriminative_centroids import centroid_loss
+from tailshift.losses.discriminative_centroids import centroid_loss, centroid_pull
 from tailshift.losses.focal import FocalLoss, focal_loss
 from tailshift.losses.lade import LADELoss, lade_ce_loss, lade_loss
 from tailshift.losses.lader import lader
@@ -63,6 +63,7 @@ __all__ = [
     "balanced_softmax_loss",
     "bilateral_loss",
     "centroid_loss",
+    "centroid_pull",
     "class_balanced_cross_entropy_loss",
     "class_balanced_focal_loss",
     "class_balanced_weights",

@@ -24,8 +24,8 @@ def centroid_loss(
 
     [liu2019], as their code has it: distances are squared, and one hinge is taken of
     the batch's mean, in which a sample's own centroid counts as distance 0. OLTR adds
-    0.01 of this to the cross-entropy. Both features and centroids get gradients; detach
-    the centroids if they are a moving average.
+    0.01 of this to the cross-entropy. The hinge gives the centroids a gradient, the
+    centre loss gives it to the features alone: :func:`centroid_pull` moves centroids.
 
     The sum over centroids is that of their mean and their spread, so that no N × C
     distances are made.
@@ -49,16 +49,59 @@ def centroid_loss(
     check_not_negative("hinge_weight", hinge_weight)
     is_whole = processes is None
     x, c = _check_shapes(features, labels, centroids, is_whole)  # (N, D), (C, D)
-    own = (x - c.index_select(0, labels.long())).square().sum(1)  # (N,)
+    c_y = c.index_select(0, labels.long())  # (N, D)
+    pulled = (x - c_y.detach()).square().sum(1)  # (N,)
     centre = c.mean(0)
     spread = (c - centre).square().sum() / len(c)
-    mean_distance = (x - centre).square().sum(1) + spread - own / len(c)  # (N,)
+    mean_distance = (  # (N,)
+        (x - centre).square().sum(1) + spread - (x - c_y).square().sum(1) / len(c)
+    )
     if processes is None:
-        pull, distance = own.mean(), mean_distance.mean()
+        pull, distance = pulled.mean(), mean_distance.mean()
     else:
-        pull, share = processes.mean(torch.stack([own, mean_distance], dim=1))
+        pull, share = processes.mean(torch.stack([pulled, mean_distance], dim=1))
         distance = processes.differentiable_sum(share / processes.world_size)
     return pull / 2 + hinge_weight * F.relu(margin - distance)
+
+
+def centroid_pull(
+    features: Tensor,
+    labels: Tensor,
+    centroids: Tensor,
+    *,
+    processes: Processes | None = None,
+) -> Tensor:
+    r"""Return 0, whose gradient moves each centroid towards the features of its class.
+
+    .. math:: \frac{\partial}{\partial c_c} =
+        \frac{1}{N (1 + n_c)} \sum_{i:\, y_i = c} (c_c - x_i)
+
+    with :math:`n_c` samples of class c in the batch. That is how the code of [liu2019]
+    updates them: by a rule, whatever weight the centre loss has. To be added to a loss.
+
+    Args:
+        features: :math:`x`, shape (N, D); they get no gradient.
+        labels: :math:`y`, class indices, shape (N,).
+        centroids: :math:`c`, shape (C, D).
+        processes: As for :func:`centroid_loss`.
+
+    Example:
+        >>> features, labels = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+        >>> centroids = torch.tensor([[0.0, 0.0], [1.0, 2.0]], requires_grad=True)
+        >>> centroid_pull(features, labels, centroids).backward()
+        >>> centroids.grad.tolist()
+        [[-0.5, 0.0], [0.0, 0.0]]
+    """
+    together = processes or Processes()
+    x, c = _check_shapes(features, labels, centroids, processes is None)
+    y, everyone = labels.long(), together.labels(labels).long()
+    everyone = everyone.remainder(
+        len(c) + 1
+    )  # −1, where a process has none, comes last
+    counts = c.new_zeros(len(c) + 1).index_add(0, everyone, c.new_ones(len(everyone)))
+    squared = (x.detach() - c.index_select(0, y)).square().sum(1)  # (N,)
+    rule = together.mean(squared / (2 * (1 + counts[y])))
+    return rule - rule.detach()
 
 
 def _check_shapes(

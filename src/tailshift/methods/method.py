@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
@@ -10,6 +10,21 @@ from tailshift import priors
 from tailshift.losses import CrossEntropyLoss
 from tailshift.models import Backbone, Head, HeadBuilder, LinearHead
 from tailshift.registry import Registry
+
+
+class OwnGroup(NamedTuple):
+    """Parameters with a learning rate of their own."""
+
+    name: str
+    """A parameter of the network, or a part of it."""
+    lr: float
+    """Their highest learning rate."""
+    decays: bool = True
+    """Whether their weights decay."""
+
+    def holds(self, parameter: str) -> bool:
+        """Return whether a parameter of that name belongs to them."""
+        return f"{parameter}.".startswith(f"{self.name}.")
 
 
 @dataclass(frozen=True)
@@ -38,8 +53,8 @@ class Stage:
     """The highest learning rate."""
     backbone_lr: float | None = None
     """The highest learning rate of the backbone, if it has its own."""
-    part_lrs: tuple[tuple[str, float], ...] = ()
-    """Parts of the head with a highest learning rate of their own, and that rate."""
+    own_groups: tuple[OwnGroup, ...] = ()
+    """Parts of the network with a highest learning rate of their own."""
     schedule: str | None = None
     """A name of :data:`~tailshift.methods.SCHEDULES`."""
     mixup: float | None = None

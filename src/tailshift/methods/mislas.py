@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tailshift.losses import LabelAwareSmoothing
-from tailshift.methods.method import METHODS, Decoupled, Stage
+from tailshift.methods.method import METHODS, Decoupled, OwnGroup, Stage
 from tailshift.models import ScaledLinearHead
 
 
@@ -59,7 +59,7 @@ class MiSLAS(Decoupled):
             samplers=("class_balanced",),
             epochs=self.epochs,
             lr=self.lr,
-            part_lrs=(("head.linear", self.classifier_lr),),
+            own_groups=(OwnGroup("head.linear", self.classifier_lr),),
             schedule="cosine",
             mixup=0.0,
             label_smoothing=smoothing,

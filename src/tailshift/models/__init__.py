@@ -1,5 +1,6 @@
 """Backbones, heads and the classifiers made of them."""
 
+from tailshift.models.attention import AttentiveBackbone, ModulatedAttention
 from tailshift.models.backbone import (
     MODELS,
     Backbone,
@@ -41,6 +42,7 @@ __all__ = [
     "HEADS",
     "MODELS",
     "MOST_SMALL",
+    "AttentiveBackbone",
     "Backbone",
     "BilateralHead",
     "BranchedBackbone",
@@ -56,6 +58,7 @@ __all__ = [
     "LinearHead",
     "MemoryHead",
     "MemoryOutput",
+    "ModulatedAttention",
     "NormedLinearHead",
     "ResNet32",
     "ScaledLinearHead",

@@ -37,10 +37,10 @@ class Backbone(nn.Module):
 
     sentence: ClassVar[str]
     """What it is, in one sentence; by default the docstring's first line."""
-    image_size: ClassVar[int]
-    """Height and width of the images it is meant for; others are taken too."""
-    in_channels: ClassVar[int] = 3
-    """Channels of the images it is meant for; others are taken too."""
+    image_size: int
+    """Height and width of the images it is made for; others are taken too."""
+    in_channels: int = 3
+    """Channels of the images it is made for."""
     feature_dim: int
     """Length of the feature vector."""
     is_pretrained: bool = False

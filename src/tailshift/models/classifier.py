@@ -118,7 +118,10 @@ def build_backbone(
             f"`pretrained` weights exist for timm models only, but `name` is {name!r}. "
             "Drop `pretrained`, or use a model such as 'timm:resnet50'."
         )
-    return MODELS.get(name)(in_channels)
+    backbone = MODELS.get(name)(in_channels)
+    backbone.in_channels = in_channels
+    backbone.image_size = image_size or backbone.image_size
+    return backbone
 
 
 def suitable_model(image_size: int | None) -> str:

@@ -90,6 +90,8 @@ class TimmBackbone(backbone.Backbone):
         if image_size is not None and config.fixed_input_size:
             settings["img_size"] = image_size
         settings |= {"in_chans": in_channels, "num_classes": 0}
+        self.in_channels = in_channels
+        self.image_size = image_size or _probe_size(config, None)[0]
         self.model, self.is_pretrained = _create_model(name, pretrained, settings)
         probe = torch.zeros(1, in_channels, *_probe_size(config, image_size))
         self.feature_dim = _feature_dim(self.model, name, probe)

@@ -53,10 +53,11 @@ def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
 
 
 def freeze(model: nn.Module, names: tuple[str, ...]) -> tuple[nn.Module, ...]:
-    """Take the named parts out of training, and return them.
+    """Take the named parts, and no others, out of training, and return them.
 
     The trainer keeps them in evaluation mode, so that batch statistics stay too.
     """
+    model.requires_grad_(True)  # the stage before may have frozen others
     parts = tuple(model.get_submodule(name) for name in names)
     for part in parts:
         part.requires_grad_(False)

@@ -15,6 +15,7 @@ from tailshift.data import Batches, LongTailedData, StackedLoader
 from tailshift.data.own_images import hold_out
 from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
+from tailshift.methods.method import OwnGroup
 from tailshift.methods.schedules import Course, build_schedule
 from tailshift.models import Classifier
 from tailshift.runs.checkpoint import Position, read_position
@@ -485,21 +486,29 @@ def build_loader(
 
 
 def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> SGD:
-    """Return SGD over what the stage trains; parts may have their own rates."""
+    """Return SGD over what the stage trains; parts may have rates of their own."""
     optim = config.optim
     lr = stage.lr or optim.lr
     recipe_share = (optim.backbone_lr or optim.lr) / optim.lr
-    backbone_lr = stage.backbone_lr or lr * recipe_share
-    own = [(model.get_submodule(name), part_lr) for name, part_lr in stage.part_lrs]
-    apart = {id(p) for part, _ in own for p in part.parameters()}
-    head = [p for p in model.head.parameters() if id(p) not in apart]
-    groups = [(list(model.backbone.parameters()), backbone_lr), (head, lr)]
-    groups += [(list(part.parameters()), part_lr) for part, part_lr in own]
+    rates = (
+        *stage.own_groups,
+        OwnGroup("backbone", stage.backbone_lr or lr * recipe_share),
+        OwnGroup("head", lr),
+    )
+    members: dict[OwnGroup, list[nn.Parameter]] = {group: [] for group in rates}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            group = next(group for group in rates if group.holds(name))
+            members[group].append(parameter)
     return SGD(
         [
-            {"params": parameters, "highest_lr": highest_lr}
-            for members, highest_lr in groups
-            if (parameters := [p for p in members if p.requires_grad])
+            {
+                "params": members[group],
+                "highest_lr": group.lr,
+                "weight_decay": optim.weight_decay if group.decays else 0.0,
+            }
+            for group in (*rates[-2:], *rates[:-2])
+            if members[group]
         ],
         lr=lr,
         momentum=optim.momentum,
