@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 import torch
+from torchvision.transforms.v2.functional import rotate
 
+from tailshift.data import CIFAR100LT
 from tailshift.data.memory import Augmentation
 from tailshift.data.randomness import Stream, hashed_below
 
@@ -44,6 +46,22 @@ def test_augmentation__equals_the_naive_loop(images, padding, flip):
     result = augment(images, seed=3, epoch=5, sample_ids=ids)
     assert torch.equal(result, _reference_augment(images, padding, flip, 3, 5, ids))
     assert result.dtype == torch.uint8
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (20, 32)])
+def test_augmentation__rotation_equals_torchvisions(shape):
+    """But for a few pixels that lie between two others, in other arithmetic."""
+    images = torch.randint(1, 256, (30, 3, *shape), dtype=torch.uint8)
+    ids = torch.arange(30)
+    result = Augmentation(rotation=15)(images, seed=3, epoch=5, sample_ids=ids)
+    draws = hashed_below(2**32, ids, seed=3, epoch=5, stream=Stream.ROTATION)
+    angles = 15 * (draws / 2**31 - 1)
+    assert -15 <= angles.min() < -10 < 10 < angles.max() < 15
+    expected = torch.stack(
+        [rotate(image, angle) for image, angle in zip(images, angles, strict=True)]
+    )
+    assert (result != expected).double().mean() < 0.002
+    assert not torch.equal(result, images)
 
 
 def test_augmentation__one_pixel_by_hand():
@@ -98,6 +116,15 @@ def test_augmentation__negative_padding():
     with pytest.raises(ValueError, match="padding") as error:
         Augmentation(padding=-1)
     assert str(error.value) == "`padding` must be >= 0, but is -1."
+
+
+def test_augmentation__rotation_beyond_half_a_turn():
+    for make, name in ((Augmentation, "rotation"), (CIFAR100LT, "rotate")):
+        with pytest.raises(ValueError, match=name) as error:
+            make(**{name: 181.0})
+        assert str(error.value) == (
+            f"`{name}` must be in [0, 180] degrees, but is 181."
+        )
 
 
 def test_augmentation__too_few_ids(images):

@@ -43,10 +43,22 @@ class CIFARLT(dataset.Dataset):
     subset_seed: int = 0
     """Another seed chooses other images; only for ``hashed``."""
 
+    rotate: float = 0.0
+    """Degrees that training images are turned by at most, either way."""
+
     def __post_init__(self) -> None:
         check_imbalance_ratio(self.imbalance_ratio)
         dataset.PROFILES.get(self.profile)
         SUBSETS.get(self.subset)
+        if not 0 <= self.rotate <= 180:
+            raise ValueError(
+                f"`rotate` must be in [0, 180] degrees, but is {self.rotate:g}."
+            )
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """What is done to images in training."""
+        return Augmentation(padding=4, flip=True, rotation=self.rotate)
 
     def load(
         self, *, root: Path | None = None, seed: int = 0
@@ -63,7 +75,7 @@ class CIFARLT(dataset.Dataset):
             folder, self.layout.train_files, self.layout
         )
         kept = self._kept(images, labels, folder)
-        augmentation = Augmentation(padding=4, flip=True)
+        augmentation = self.augmentation
         train = MemorySplit(images[kept], labels[kept], MEAN, STD, augmentation)
         test = cifar_files.read_split(folder, self.layout.test_files, self.layout)
         return dataset.LongTailedData(

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from tailshift.data.randomness import Stream, hashed_below
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crop from a zero-padded image, then mirror; the default leaves images alone.
+    """Crop from a zero-padded image, mirror, turn; the default leaves images alone.
 
     What happens to a sample depends only on (seed, epoch, its sample id, which of its
     draws in the epoch it is), so a batch may be split, reordered or resumed and
@@ -36,9 +37,16 @@ class Augmentation:
     flip: bool = False
     """Mirror left and right with probability one half."""
 
+    rotation: float = 0.0
+    """Degrees; images are turned by up to so much either way, zeros around them."""
+
     def __post_init__(self) -> None:
         if self.padding < 0:
             raise ValueError(f"`padding` must be >= 0, but is {self.padding}.")
+        if not 0 <= self.rotation <= 180:
+            raise ValueError(
+                f"`rotation` must be in [0, 180] degrees, but is {self.rotation:g}."
+            )
 
     def __str__(self) -> str:
         """Return what is done, for people.
@@ -48,7 +56,8 @@ class Augmentation:
             in training shifted by up to 4 pixels, mirrored
         """
         shifted = f"shifted by up to {self.padding} pixels" if self.padding else ""
-        parts = [shifted, "mirrored" if self.flip else ""]
+        turned = f"turned by up to {self.rotation:g}°" if self.rotation else ""
+        parts = [shifted, "mirrored" if self.flip else "", turned]
         return f"in training {', '.join(filter(None, parts)) or 'as they are'}"
 
     def __call__(
@@ -89,6 +98,9 @@ class Augmentation:
             images = self._crop(images, rows, columns)
         if self.flip:
             images = _flip(images, below(2, stream=Stream.FLIP))
+        if self.rotation:
+            turns = below(2**32, stream=Stream.ROTATION) / 2**31 - 1  # in [−1, 1)
+            images = _rotate(images, torch.from_numpy(self.rotation * turns))
         return images
 
     def _crop(
@@ -110,6 +122,17 @@ def _flip(images: Tensor, coins: NDArray[np.int64]) -> Tensor:
     """Mirror the images whose coin is 1."""
     mirrored = torch.from_numpy(np.flatnonzero(coins))
     return images.index_copy(0, mirrored, images.index_select(0, mirrored).flip(-1))
+
+
+def _rotate(images: Tensor, degrees: Tensor) -> Tensor:
+    """Turn each image about its middle; a pixel takes the nearest one's value."""
+    cos, sin = degrees.deg2rad().cos(), degrees.deg2rad().sin()
+    ratio, zero = images.shape[2] / images.shape[3], torch.zeros_like(cos)
+    rows = [cos, -sin * ratio, zero, sin / ratio, cos, zero]  # coordinates in [−1, 1]
+    turns = torch.stack(rows, dim=1).view(-1, 2, 3)
+    grid = F.affine_grid(turns.float(), list(images.shape), align_corners=False)
+    turned = F.grid_sample(images.float(), grid, mode="nearest", align_corners=False)
+    return turned.to(images.dtype)
 
 
 class Normalisation:

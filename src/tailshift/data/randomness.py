@@ -34,6 +34,7 @@ class Stream(IntEnum):
     TRANSFORM = 7
     STEP = 8
     MIX = 9
+    ROTATION = 10
 
 
 def hashed_integers(
