@@ -1,5 +1,6 @@
 """SADE: three experts for three class distributions; their shares learnt at test."""
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +13,15 @@ from tailshift import priors
 from tailshift.losses import SADELoss, sade_priors
 from tailshift.losses.sade import NUM_EXPERTS
 from tailshift.methods.method import METHODS, Method
-from tailshift.models import Backbone, BranchedBackbone, ExpertHead, ExpertOutput, Head
+from tailshift.models import (
+    MOST_SMALL,
+    Backbone,
+    BranchedBackbone,
+    Classifier,
+    ExpertHead,
+    ExpertOutput,
+    Head,
+)
 from tailshift.priors import VectorLike, as_prior
 
 MIN_SHARE = 0.05
@@ -66,18 +75,106 @@ def learn_expert_shares(
     """
     _check_views(first_view, second_view)
     views = torch.stack([first_view, second_view]).detach().double().cpu()
-    scores = torch.full((views.shape[1],), 0.0, dtype=views.dtype, requires_grad=True)
-    optimizer = torch.optim.SGD([scores], lr=lr, momentum=0.9, nesterov=True)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(epochs):
-        order = torch.randperm(views.shape[2], generator=generator)
-        for rows in torch.split(order, batch_size):
+    num_images = views.shape[2]
+
+    def batches() -> Iterator[Tensor]:
+        order = torch.randperm(num_images, generator=generator)
+        return (views[:, :, rows] for rows in torch.split(order, batch_size))
+
+    return _learn((batches() for _ in range(epochs)), len(first_view), lr)
+
+
+def _learn(passes: Iterable[Iterable[Tensor]], num_experts: int, lr: float) -> Tensor:
+    """Return the shares after some passes over batches of views, (2, K, n, C) each."""
+    scores = torch.zeros(num_experts, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([scores], lr=lr, momentum=0.9, nesterov=True)
+    for batches in passes:
+        for views in batches:
             optimizer.zero_grad()
-            (-agreement(views[:, :, rows], scores.softmax(0))).backward()  # type: ignore[no-untyped-call] # torch's
+            (-agreement(views, scores.softmax(0))).backward()  # type: ignore[no-untyped-call] # torch's
             optimizer.step()
         if scores.softmax(0).min() < MIN_SHARE:
             break
     return scores.detach().softmax(0)
+
+
+def learn_shares_from_images(
+    model: Classifier,
+    images: Tensor,
+    normalise: Callable[[Tensor], Tensor],
+    *,
+    epochs: int = 5,
+    batch_size: int = 128,
+    lr: float = 0.1,
+    seed: int = 0,
+) -> Tensor:
+    """Return the experts' shares for images without labels, float64, shape (K,).
+
+    As :func:`learn_expert_shares`, but each batch of each pass has two new views of its
+    images (:func:`random_view`).
+
+    Args:
+        model: With an :class:`~tailshift.models.ExpertHead`, in evaluation mode.
+        images: Pixels of the target, uint8, shape (N, c, H, W).
+        normalise: Maps pixels to what the model takes.
+        epochs: Number of passes over the images.
+        batch_size: Images per step.
+        lr: Learning rate.
+        seed: Seed for the order of the images and their views.
+    """
+    if images.dtype != torch.uint8 or images.ndim != 4 or not len(images):
+        raise ValueError(
+            "`images` must be uint8 of shape (N, channels, H, W) and not be empty, but "
+            f"is {images.dtype} of shape {tuple(images.shape)}."
+        )
+    head, device = model.head, next(model.parameters()).device
+    assert isinstance(head, ExpertHead)
+    draw = random_view(images.shape[2])
+
+    @torch.no_grad()
+    def logits(rows: Tensor) -> Tensor:
+        view = torch.stack([draw(image) for image in images[rows]])
+        return head.experts(model.backbone(normalise(view).to(device))).double().cpu()
+
+    def batches() -> Iterator[Tensor]:
+        for rows in torch.split(torch.randperm(len(images)), batch_size):
+            yield torch.stack([logits(rows), logits(rows)])
+
+    with torch.random.fork_rng([]):  # what transforms draw from
+        torch.manual_seed(seed)
+        return _learn((batches() for _ in range(epochs)), len(head.heads), lr)
+
+
+def random_view(image_size: int) -> Callable[[Tensor], Tensor]:
+    """Return what makes a random view of an image, uint8 of shape (c, H, W).
+
+    The authors' views of CIFAR: a crop from an image with zeros around it, an eighth
+    wide on each side, changed colours (p .8), grey (p .2), blurred (p .2), mirrored
+    (p .5). Images above 64 pixels are cropped to a random share of their area.
+
+    Args:
+        image_size: Height and width.
+    """
+    from torchvision.transforms import v2  # slow to import: only when needed
+
+    is_small = image_size <= MOST_SMALL
+    crop = (
+        v2.RandomCrop(image_size, padding=image_size // 8)
+        if is_small
+        else v2.RandomResizedCrop(image_size)
+    )
+    kernel = min(13, image_size - 1 + image_size % 2)  # odd; 13 pixels are 3σ each way
+    view: Callable[[Tensor], Tensor] = v2.Compose(
+        [
+            crop,
+            v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+            v2.RandomGrayscale(p=0.2),
+            v2.RandomApply([v2.GaussianBlur(kernel, sigma=(0.1, 2.0))], p=0.2),
+            v2.RandomHorizontalFlip(),
+        ]
+    )
+    return view
 
 
 def agreement(views: Tensor, shares: Tensor) -> Tensor:
@@ -144,9 +241,7 @@ class SADE(Method):
     """Self-supervised aggregation of diverse experts [zhang2022].
 
     Training leaves the experts counting alike. For a target without labels
-    :func:`learn_expert_shares` learns how much each should, from
-    ``head.experts(backbone(images))`` of two augmented views of its images; what it
-    returns goes into ``head.shares``.
+    :meth:`Run.adapt_experts <tailshift.Run.adapt_experts>` learns how much each should.
     """
 
     title = "SADE"
@@ -156,7 +251,7 @@ class SADE(Method):
     )
     citation = "zhang2022"
     prior = "∝ (p_s · inverse^tau)^(1/3)"
-    cost = 1.1
+    cost = 1.6
 
     tau: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     """τ, how far the third expert leans towards rare classes."""
@@ -179,5 +274,9 @@ class SADE(Method):
 
     def trained_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior of the experts' mean: the geometric mean of theirs."""
+        return self.prior_of_shares(class_counts, priors.uniform(NUM_EXPERTS))
+
+    def prior_of_shares(self, class_counts: Tensor, shares: VectorLike) -> Tensor:
+        """Return the prior that the logits carry with other shares, shape (C,)."""
         carried = sade_priors(priors.from_counts(class_counts), tau=self.tau)
-        return aggregate_prior(carried, priors.uniform(NUM_EXPERTS))
+        return aggregate_prior(carried, shares)

@@ -1,5 +1,6 @@
 """A run directory: the one thing that passes from training to all that follows."""
 
+import copy
 import dataclasses
 import json
 import os
@@ -8,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
 from tailshift.data.images import MOST_SIZE
+from tailshift.data.memory import Normalisation
 from tailshift.estimators import adapt
+from tailshift.methods.sade import SADE, learn_shares_from_images
 from tailshift.metrics import class_groups
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
@@ -51,6 +54,17 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class AdaptedExperts(NamedTuple):
+    """SADE's model for a target, and what it takes to compensate its logits."""
+
+    model: Classifier
+    """In evaluation mode, on the CPU."""
+    shares: Tensor
+    """What each expert counts, float64, sums to 1, shape (3,)."""
+    trained_prior: Tensor
+    """The prior that the logits carry with these shares, float64, shape (C,)."""
 
 
 class RunFacts(BaseModel):
@@ -208,6 +222,41 @@ class Run:
             class_names=self.class_names,
         )
         return module.eval()
+
+    def adapt_experts(
+        self, images: Tensor, *, epochs: int = 5, batch_size: int = 128, seed: int = 0
+    ) -> "AdaptedExperts":
+        """Return a copy of SADE's model whose experts count as suits some images.
+
+        How much each counts is learnt without labels, from the agreement of two random
+        views of each image, drawn anew in each epoch [zhang2022].
+
+        Args:
+            images: Pixels of the target as the model's data set has them, uint8, shape
+                (N, c, H, W).
+            epochs: Number of passes over the images; a few hundred steps in all move
+                the shares, so a small target needs more than 5.
+            batch_size: Images per step.
+            seed: Seed for the order of the images and their views.
+        """
+        method = self.config.method
+        if not isinstance(method, SADE):
+            raise ValueError(
+                f"`adapt_experts` is for runs of sade, but {self.directory} is one of "
+                f"{self.config.method_name}. `retarget` adapts any run."
+            )
+        model = copy.deepcopy(self.model)
+        shares = learn_shares_from_images(
+            model,
+            images,
+            Normalisation(self.facts.mean, self.facts.std),
+            epochs=epochs,
+            batch_size=batch_size,
+            seed=seed,
+        )
+        model.head.get_buffer("shares").copy_(shares)
+        counts = self.config.sampled_counts(self.source_counts, method.stages()[-1])
+        return AdaptedExperts(model, shares, method.prior_of_shares(counts, shares))
 
     @property
     def has_val_logits(self) -> bool:

@@ -25,7 +25,7 @@ class ExpertHead(Head):
     The features of a :class:`~tailshift.models.BranchedBackbone` stand side by side, a
     piece for each expert, whose :math:`v_k` is a cosine head's [zhang2022]. The shares
     :math:`a` are a buffer: equal after training, and learnt without labels for a target
-    by :func:`~tailshift.methods.sade.learn_expert_shares`.
+    by :meth:`Run.adapt_experts <tailshift.Run.adapt_experts>`.
 
     Args:
         feature_dim: Length of all pieces together, a multiple of `num_experts`.
