@@ -2,6 +2,9 @@
 
 import csv
 import html
+import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import tailshift as ts
 from tailshift.data import DATASETS, Preparation
 from tailshift.models import timm_backbone
 from tailshift.report.style import plain
+from tailshift.serving.export import metadata
 from tailshift.storage import read_json, write_json
 
 Command = Callable[..., Any]
@@ -162,6 +166,43 @@ def test_train__a_recipe_on_own_images(
     [config] = untrained
     assert (config.recipe, config.data_name) == ("digits_lt", "folder")
     assert config.model.name == "digits_net"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are any bytes on Linux")
+@pytest.mark.filterwarnings("always")
+def test_train__names_that_are_not_text(
+    tailshift: Command, folder: Callable[..., Path], write_image: WriteImage
+) -> None:
+    """Bytes that are not UTF-8, control characters and formulas, through every door."""
+    names = ("caf\udce9", "kea\x1b[31m", "=1+1")
+    spelt = ("caf\\udce9", "kea\\x1b[31m", "=1+1")
+    photos = folder(names=names)
+    write_image(photos / names[0] / "n\udcff\x1b[5m.jpg", seed=1)
+    (photos / names[0] / "b\udcff\x1b[5m.jpg").write_text("no image")
+    options = ("--set", "data.skip_broken=true", "--output", "run")
+    commands = [
+        ("data", "check", f"folder:{photos}"),
+        ("train", "--data", f"folder:{photos}", *_quick(), *options),
+        ("estimate", "run", "--unlabelled", photos, "-o", "mix.csv"),
+        ("estimate", "run", "--unlabelled", photos, "-o", "mix.json"),
+        ("evaluate", "run", "--target", "mix.csv", "--target", "mix.json"),
+        ("report", "run", "-o", "out"),
+        ("predict", "run", photos),
+        ("predict", "run", photos, "--target", "mix.csv", "-o", "answers.csv"),
+        ("predict", "run", photos, "--target", "mix.json", "-o", "answers.parquet"),
+    ]
+    for command in commands:
+        result = tailshift(*command)
+        assert result.code == (2 if command[0] == "data" else 0), result.err
+        assert not re.search("[\x1b\ud800-\udfff]", result.out + result.err)
+        if command[0] == "estimate":
+            assert all(f" {name} " in result.out for name in spelt)
+    with Path("answers.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["predicted"].removeprefix("'") for row in rows} <= set(spelt)
+    assert any(row["path"].endswith("n\\udcff\\x1b[5m.jpg") for row in rows)
+    exported = metadata(ts.load("run"), target_prior=None)["class_names"]
+    assert json.loads(exported.encode()) == sorted(names)
 
 
 def test_train__resumes_with_the_same_images(

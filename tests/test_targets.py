@@ -170,6 +170,16 @@ def test_read_counts__missing_file(tmp_path):
             b"[3, NaN]",
             "PATH must hold numbers >= 0, one per class, but holds nan.",
         ),
+        (
+            "a.csv",
+            b"count\n" + 3000 * b"[" + b"\n2\n",
+            f"PATH must hold numbers >= 0, one per class, but holds '{199 * '['}….",
+        ),
+        (
+            "a.json",
+            b'{"' + 3000 * b"k" + b'": 1}',
+            f"PATH names an unknown class '{199 * 'k'}….",
+        ),
         ("a.txt", b"0\n0\n", "PATH must not hold 0 for every class."),
         (
             "a.csv",
@@ -214,7 +224,12 @@ def test_read_counts__names_of_classes_that_are_not_known(tmp_path):
     )
 
 
-@pytest.mark.parametrize("names", [BIRDS, ("2", "0", "1"), ("a,b", 'c"d', "é"), ()])
+STRANGE = ("=1+1", "kea\x1b[31m", "caf\udce9")  # the last is not UTF-8
+
+
+@pytest.mark.parametrize(
+    "names", [BIRDS, ("2", "0", "1"), ("a,b", 'c"d', "é"), STRANGE, ()]
+)
 @pytest.mark.parametrize("suffix", [".json", ".csv", ".txt"])
 def test_write_prior__is_read_back(tmp_path, names, suffix):
     """Classes named by numbers are read by their names, not as ids."""
@@ -223,6 +238,13 @@ def test_write_prior__is_read_back(tmp_path, names, suffix):
     write_prior(path, prior, names)
     found = as_target_prior(str(path), num_classes=3, class_names=names)
     torch.testing.assert_close(found, prior, rtol=1e-15, atol=0)
+
+
+def test_write_prior__no_formula_or_control_character(tmp_path):
+    write_prior(tmp_path / "a.csv", [0.5, 0.25, 0.25], STRANGE)
+    assert (tmp_path / "a.csv").read_text(encoding="utf-8") == (
+        "class,share\n'=1+1,0.5\nkea\\x1b[31m,0.25\ncaf\\udce9,0.25\n"
+    )
 
 
 def test_write_prior__names_the_classes(tmp_path):

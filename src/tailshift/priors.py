@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.registry import did_you_mean
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, csv_cell, cut, json_text
 
 VectorLike: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[int]
 
@@ -288,7 +288,8 @@ def read_counts(
     if None in values:
         wrong = rows[values.index(None)][-1]
         raise ValueError(
-            f"{path} must hold numbers >= 0, one per class, but holds {wrong!r}."
+            f"{path} must hold numbers >= 0, one per class, but holds "
+            f"{cut(repr(wrong))}."
         )
     if not any(values):
         raise ValueError(f"{path} must not hold 0 for every class.")
@@ -347,8 +348,12 @@ def as_float(text: str) -> float:
 
 
 def class_ids(class_names: Sequence[str], num_classes: int) -> dict[str, int]:
-    """Return the id of each class by its name, and by itself unless it is a name."""
+    """Return the id of each class by its name, and by itself unless it is a name.
+
+    A class is also known by its name as :func:`write_prior` writes it to a ``.csv``.
+    """
     ids = {str(c): c for c in range(num_classes)}
+    ids |= {csv_cell(name): c for c, name in enumerate(class_names)}
     return ids | {name: c for c, name in enumerate(class_names)}
 
 
@@ -363,7 +368,8 @@ def _in_order(
         hint = did_you_mean(unknown[0], list(class_names))
         if not class_names:
             hint = "; class names are not known here, so write class ids."
-        raise ValueError(f"{path} names an unknown class {unknown[0]!r}{hint or '.'}")
+        name = cut(repr(unknown[0]))
+        raise ValueError(f"{path} names an unknown class {name}{hint or '.'}")
     by_id = {ids[name]: number for name, number in zip(names, numbers, strict=True)}
     if len(by_id) < len(names):
         raise ValueError(f"{path} must name each class once, but names one twice.")
@@ -392,10 +398,12 @@ def write_prior(
     path, shares = Path(path), as_prior(prior, name="prior").tolist()
     rows: list[tuple[Any, ...]] = [(share,) for share in shares]
     if len(set(class_names)) == len(shares):
-        rows = list(zip(class_names, shares, strict=True))
+        is_csv = path.suffix.lower() == ".csv"
+        names = map(csv_cell, class_names) if is_csv else class_names
+        rows = list(zip(names, shares, strict=True))
     if path.suffix.lower() == ".json":
         content = dict(rows) if len(rows[0]) == 2 else shares
-        text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        text = json_text(content, indent=2) + "\n"
     elif path.suffix.lower() == ".csv":
         lines = io.StringIO()
         heading = ("class", "share")[-len(rows[0]) :]

@@ -182,15 +182,19 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_COMMANDS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def printable(text: str) -> str:
-    r"""Return text whose control characters are spelt out, for a terminal.
+    r"""Return text that a terminal shows and UTF-8 holds.
+
+    Control characters and bytes of names that are not UTF-8 are spelt out.
 
     Example:
-        >>> printable("kea\x1b[31m")
-        'kea\\x1b[31m'
+        >>> printable("kea\x1b[31m"), printable(os.fsdecode(b"caf\xe9"))
+        ('kea\\x1b[31m', 'caf\\udce9')
     """
     return _COMMANDS.sub(lambda found: ascii(found[0])[1:-1], text)
 
@@ -207,6 +211,16 @@ def csv_cell(text: str) -> str:
         float(cell)
         return cell
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+
+
+def cut(text: str, most: int = 200) -> str:
+    """Return the beginning of a text, for messages.
+
+    Example:
+        >>> cut("abcdef", most=3)
+        'abc…'
+    """
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 _FILE_KINDS = {
@@ -304,12 +318,20 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """
     plain = json.loads(json.dumps(content))  # as it is read: lists, keys of text
     sealed = {**plain, CHECKSUM: _seals(plain)}
-    try:
-        text = json.dumps(sealed, indent=2, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a name that is not UTF-8
-        text = json.dumps(sealed, indent=2).encode()
     with atomic_write(path) as temporary:
-        temporary.write_bytes(text + b"\n")
+        temporary.write_text(json_text(sealed, indent=2) + "\n", encoding="utf-8")
+
+
+def json_text(content: Any, indent: int | None = None) -> str:
+    r"""Return JSON that people can read, and that UTF-8 can hold.
+
+    Example:
+        >>> json_text("caf\u00e9"), json_text("caf\udce9")
+        ('"café"', '"caf\\udce9"')
+    """
+    text = json.dumps(content, indent=indent, ensure_ascii=False)
+    is_text = not re.search("[\ud800-\udfff]", text)  # else a name is not UTF-8
+    return text if is_text else json.dumps(content, indent=indent)
 
 
 def read_json(path: Path) -> dict[str, Any]:

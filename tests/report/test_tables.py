@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from tailshift.evaluation.summary import Summary
@@ -76,6 +77,17 @@ def test_summary_table__best_is_bold_and_markup_is_text() -> None:
     text = _printed(summaries, width=80, force_terminal=True)
     assert "\x1b[1m60.0 ± 1.0\x1b[0m" in text
     assert "\x1b[1m50.0" not in text
+
+
+@pytest.mark.parametrize("num_methods", [1, 6])
+def test_summary_table__control_characters_are_spelt_out(num_methods: int) -> None:
+    summaries = [
+        Summary(f"A\x1b[31m{i}", "mix\x1b[5m.txt", 0.5, 0.01, NAN, NAN, 3)
+        for i in range(num_methods)
+    ]
+    text = _printed(summaries, width=80)
+    assert "\x1b" not in text
+    assert "A\\x1b[31m0" in text
 
 
 def test_to_markdown__methods_down_targets_across() -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tailshift.cli.app import DataRoot, Plugins, app, console
 from tailshift.registry import OWN, Registry
+from tailshift.storage import printable
 
 if TYPE_CHECKING:
     from tailshift.config import RunConfig
@@ -147,9 +148,9 @@ def check(
     dataset = _dataset(name, settings or [])
     found = check_data(dataset, data_root, all_images=all_images)
     for line in found.summary:
-        print(line)
+        print(printable(line))
     for fault in found.faults:
-        print(f"error: {fault}", file=sys.stderr)
+        print(f"error: {printable(fault)}", file=sys.stderr)
     if not found.is_sound:
         raise SystemExit(2)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailshift.cli.app import TARGETS, Force, Plugins, announce, app, console
-from tailshift.storage import check_new
+from tailshift.storage import check_new, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -209,7 +209,8 @@ def _phases() -> Iterator[Callable[[str], None]]:
 
 def _warn_of_broken(broken: Mapping[str, str]) -> None:
     for path, reason in broken.items():
-        print(f"warning: `{path}` {reason} and is skipped.", file=sys.stderr)
+        text = printable(f"warning: `{path}` {reason} and is skipped.")
+        print(text, file=sys.stderr)
 
 
 def _print_report(report: "ShiftReport") -> None:
@@ -240,7 +241,7 @@ def _table(report: "ShiftReport") -> Table:
     shown = moved.topk(min(MOST_CLASSES, len(moved))).indices.sort().values.tolist()
     for c in shown:
         cells = [column[c] for column in columns.values()]
-        table.add_row(Text(report.class_names[c]), *cells)
+        table.add_row(Text(printable(report.class_names[c])), *cells)
     if len(shown) < len(moved):
         table.caption = f"the {len(shown)} of {len(moved)} classes that moved most"
     return table

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tailshift.data.images import is_inside
+from tailshift.storage import cut
 
 
 def folder_names(
@@ -136,16 +137,6 @@ def shown(text: str) -> str:
     """
     short = cut(text)
     return short if short.isprintable() else repr(short)
-
-
-def cut(text: str, most: int = 200) -> str:
-    """Return the beginning of a text, for messages.
-
-    Example:
-        >>> cut("abcdef", most=3)
-        'abc…'
-    """
-    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def note_path(path: str, line: int, first_seen: dict[str, int], file: Path) -> None:

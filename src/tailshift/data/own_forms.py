@@ -18,7 +18,6 @@ from tailshift.data.images import ImageFiles
 from tailshift.data.list_files import (
     check_every_class,
     checked_path,
-    cut,
     folder_names,
     note_path,
     read_list,
@@ -26,6 +25,7 @@ from tailshift.data.list_files import (
     shown,
 )
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
+from tailshift.storage import cut
 
 
 @DATASETS.register("csv")

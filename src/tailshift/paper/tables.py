@@ -14,7 +14,7 @@ from tailshift.metrics.table import NOTHING
 from tailshift.paper.comparison import Comparison
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.report.tables import markdown_text, short_target, target_label
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, printable
 from tailshift.targets import is_shift
 
 OURS = "ours (n): mean ± sd of n seeds, last epoch, uniform test set"
@@ -218,7 +218,7 @@ def comparison_table(
         head = short_target(column) if is_short else target_label(column)
         table.add_column(Text(head), justify="right", no_wrap=True)
     for name, line in _named(_narrow(lines) if is_narrow else lines, is_narrow):
-        table.add_row(Text(name), line.whose, *map(_text, line.entries))
+        table.add_row(Text(printable(name)), line.whose, *map(_text, line.entries))
     return table
 
 

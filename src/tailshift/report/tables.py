@@ -17,7 +17,7 @@ from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.report.runs import row_names
-from tailshift.storage import atomic_write, csv_cell
+from tailshift.storage import atomic_write, csv_cell, printable
 from tailshift.targets import is_shift
 
 MAX_TERMINAL_COLUMNS = 5  # so many methods side by side fit into 80 characters
@@ -237,7 +237,7 @@ def summary_table(summaries: Iterable[Summary]) -> Table:
 def _targets_down(rows: Sequence[TableRow], title: str) -> Table:
     table = _empty_table("Target", title)
     for row in rows:
-        name, _, last = row.name.rpartition(" ")
+        name, _, last = printable(row.name).rpartition(" ")
         table.add_column(Text(f"{name}\n{last}".strip()), justify="right", no_wrap=True)
     sizes = sizes_of(rows)
     if sizes:
@@ -246,7 +246,7 @@ def _targets_down(rows: Sequence[TableRow], title: str) -> Table:
         best = best_in(rows, target)
         cells = [_terminal_cell(row, target, best) for row in rows]
         size = [sizes[target]] if sizes else []
-        table.add_row(Text(target_label(target)), *cells, *size)
+        table.add_row(Text(printable(target_label(target))), *cells, *size)
     return table
 
 
@@ -255,10 +255,10 @@ def _targets_across(rows: Sequence[TableRow], title: str) -> Table:
     best = {target: best_in(rows, target) for target in targets}
     table = _empty_table("Method", title)
     for target in targets:
-        table.add_column(Text(short_target(target)), justify="right")
+        table.add_column(Text(printable(short_target(target))), justify="right")
     for row in rows:
         cells = [_terminal_cell(row, target, best[target], "\n") for target in targets]
-        table.add_row(Text(row.name), *cells)
+        table.add_row(Text(printable(row.name)), *cells)
     if sizes := sizes_of(rows):
         table.add_row("n", *map(sizes.__getitem__, targets), style="dim")
     return table

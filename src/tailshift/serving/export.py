@@ -1,7 +1,6 @@
 """Export: a run as one ONNX file or torch.export program, pixels in, answers out."""
 
 import io
-import json
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from tailshift.data.memory import Normalisation
 from tailshift.priors import VectorLike, as_prior, from_counts, uniform
 from tailshift.runs.run import Run, as_run
 from tailshift.serving.images import PathLike, preparation_of
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, json_text
 from tailshift.targets import SOURCE, Target
 
 BATCH_SIZES = (1, 2, 7)
@@ -114,9 +113,7 @@ def metadata(run: Run, target_prior: Tensor | None) -> dict[str, str]:
         "method": run.config.method_name,
         "tailshift_version": version("tailshift"),
     }
-    return {
-        key: json.dumps(value, ensure_ascii=False) for key, value in entries.items()
-    }
+    return {key: json_text(value) for key, value in entries.items()}
 
 
 def export_onnx(

@@ -21,7 +21,7 @@ from tailshift.estimators import adapt as adapt_to
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
 from tailshift.runs.run import Run, as_run
-from tailshift.storage import atomic_write, csv_cell
+from tailshift.storage import atomic_write, csv_cell, printable
 from tailshift.targets import SOURCE, Target
 
 PathLike: TypeAlias = str | os.PathLike[str]
@@ -300,9 +300,7 @@ def write_answers(path: Path, rows: Sequence[AnswerRow]) -> None:
     check_output(path)
     with atomic_write(path) as temporary:
         if path.suffix.lower() == ".csv":
-            with temporary.open(
-                "w", newline="", encoding="utf-8", errors="surrogateescape"
-            ) as file:
+            with temporary.open("w", newline="", encoding="utf-8") as file:
                 print_answers(file, rows)
         else:
             _write_parquet(temporary, rows)
@@ -328,4 +326,8 @@ def _write_parquet(path: Path, rows: Sequence[Mapping[str, str | float]]) -> Non
             "Parquet tables need the package pyarrow, which is not installed. Install "
             "it with `pip install tailshift[datasets]`, or write a .csv file."
         ) from None
-    parquet.write_table(arrow.Table.from_pylist([dict(row) for row in rows]), path)
+    texts = [
+        {k: printable(v) if isinstance(v, str) else v for k, v in row.items()}
+        for row in rows
+    ]
+    parquet.write_table(arrow.Table.from_pylist(texts), path)
