@@ -98,7 +98,9 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 pipeline, ``STEP__sample_weight``) has one entry a sample, of which each
                 clone gets its own; what is trained on is then the weighted class mix,
                 so ``source_prior_`` is the share of each class in the weights. What is
-                calibrated and estimated counts held-out samples as they are.
+                calibrated and estimated counts held-out samples as they are: weights
+                per class are undone exactly, and those that differ inside a class only
+                as far as calibration makes up for them.
         """
         self._check_settings()
         y = column_or_1d(y, warn=True)

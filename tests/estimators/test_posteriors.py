@@ -69,6 +69,12 @@ def test_mean__of_weighted_samples(small_blocks):
     torch.testing.assert_close(Posteriors.of(p).mean(weights), expected)
 
 
+def test_of__copies_nothing():
+    p = torch.rand(1000, 3)
+    first = next(iter(Posteriors.of(p)))
+    assert first.data_ptr() == p.data_ptr()
+
+
 def test_of__keeps_the_dtype():
     assert next(iter(Posteriors.of(torch.rand(2, 2)))).dtype == torch.float32
     assert next(iter(Posteriors.of(torch.rand(2, 2).double()))).dtype == torch.float64

@@ -145,8 +145,8 @@ class MAPEstimator(TiltEstimator):
         """
         generator = torch.Generator().manual_seed(self.seed)
         return (
-            _some(samples, CHOICE_ELEMENTS, generator).float(),
-            _some(self._held_out, CHOICE_ELEMENTS, generator).float(),
+            _some(samples, CHOICE_ELEMENTS, generator),
+            _some(self._held_out, CHOICE_ELEMENTS, generator),
         )
 
     def _joint_tilt(self, target: Tensor, held_out: Tensor) -> Tensor:
@@ -209,9 +209,8 @@ def _some(samples: Posteriors, max_elements: int, generator: torch.Generator) ->
     """Return posteriors of all samples, or of as many as ``max_elements`` allow."""
     most = max(NUM_FOLDS, max_elements // samples.num_classes)
     n = samples.num_samples
-    if n <= most:
-        return torch.cat(list(samples))
-    return samples.rows(torch.randperm(n, generator=generator)[:most])
+    order = torch.arange(n) if n <= most else torch.randperm(n, generator=generator)
+    return samples.rows(order[:most], torch.float32)
 
 
 def _folds(size: int, num_folds: int, generator: torch.Generator) -> Tensor:

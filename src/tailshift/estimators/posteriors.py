@@ -48,8 +48,10 @@ class Posteriors:
     @classmethod
     def of(cls, posteriors: Tensor) -> "Posteriors":
         """Return posteriors (N, C) that are there already, as blocks of their dtype."""
-        made = cls(posteriors, lambda p: p, posteriors.shape[1])
-        made._dtype = posteriors.dtype
+        made = cls.__new__(cls)
+        made.num_samples, made.num_classes = posteriors.shape
+        made._dtype, made._posterior = posteriors.dtype, lambda p: p
+        made._source, made._blocks = posteriors, None  # blocks are views of it
         return made
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -71,15 +73,17 @@ class Posteriors:
         total = self.num_samples if weights is None else weights.sum(dim=0)
         return sums / total
 
-    def rows(self, indices: Tensor) -> Tensor:
+    def rows(self, indices: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """Return the posteriors of some samples, in ascending order, (n, C)."""
         wanted = indices.sort().values
-        parts, start = [], 0
+        shape = len(wanted), self.num_classes
+        found = torch.empty(shape, dtype=dtype or self._dtype)
+        start = 0
         for p in self:
             inside = (wanted >= start) & (wanted < start + len(p))
-            parts.append(p[wanted[inside] - start])
+            found[inside] = p[wanted[inside] - start].to(found.dtype)
             start += len(p)
-        return torch.cat(parts)
+        return found
 
     def _take_array(self, logits: ArrayLike) -> None:
         if logits.ndim != 2 or 0 in logits.shape:
