@@ -81,7 +81,7 @@ def _compared(
     low, high = p.amin(dim=0), p.amax(dim=0)
     is_constant = high - low <= ROUNDING * high  # what is left would be rounding alone
     # Centred, a sum over either set is a difference of both.
-    p = (p - p.mean(dim=0)).masked_fill_(is_constant, 0.0)
+    p = p.sub_(p.mean(dim=0)).masked_fill_(is_constant, 0.0)
     n = min(len(part) for part in parts)
     found = p[: len(parts[0])].sum(dim=0)[None]
     sums = torch.cat([found, _exchanged(p, n, num_permutations, generator)])
