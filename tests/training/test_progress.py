@@ -107,6 +107,10 @@ def test_train__says_what_it_does(tailshift: Callable[..., Any]) -> None:
     ("settings", "line"),
     [
         ([], "network: digits_net, random weights"),
+        (
+            ["train.precision=bf16-mixed"],
+            "network: digits_net, random weights, in bf16-mixed",
+        ),
         (["model.weights=a.safe"], "network: digits_net, weights from a.safe"),
         (
             ["model.name=timm:resnet18", "model.pretrained=true"],

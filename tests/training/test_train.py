@@ -173,6 +173,7 @@ def test_train__auto_precision_is_recorded_and_resumed(
     tmp_path: Path,
     tiny_config: TinyConfig,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     precision: str,
 ) -> None:
     """A run is the one that names the precision, also on a machine of another kind."""
@@ -191,6 +192,7 @@ def test_train__auto_precision_is_recorded_and_resumed(
     again = ts.train(auto, output=tmp_path / "auto", resume=True)
     assert again.config == named
     assert torch.equal(again.predictions().logits, expected)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("method", ["softmax", "lade"])

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -35,6 +36,7 @@ def build_fabric(config: RunConfig) -> "Fabric":
     config = config.in_precision(machine_precision(config.train.accelerator))
     train = config.train
     devices, num_nodes = num_processes(train)
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # we tell ourselves
     try:
         fabric = Fabric(
             accelerator=train.accelerator,

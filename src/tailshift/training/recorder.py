@@ -359,10 +359,14 @@ def plan_lines(
     lengths = [f"{stage.title} {config.stage_epochs(stage)}" for stage in stages]
     each = f" ({', '.join(lengths)})" if len(stages) > 1 else ""
     how = getattr(data.train, "preparation", getattr(data.train, "augmentation", ""))
+    precision = config.train.precision
+    weights = _weights(config, is_filled=is_filled)
+    if precision not in ("auto", "32-true"):
+        weights += f", in {precision}"
     lines = [
         f"data: {data.name}, {data.num_classes} classes, {', '.join(images)} images",
         f"images: {size} × {size} pixels; {how}",
-        f"network: {config.model.name}, {_weights(config, is_filled=is_filled)}",
+        f"network: {config.model.name}, {weights}",
         f"method: {config.method.title}, {config.own_epochs} epochs{each}, "
         f"{config.train.batch_size} images a step",
     ]
