@@ -7,7 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailshift.losses import FocalLoss, cross_entropy_loss, focal_loss
+from tailshift.losses import (
+    FocalLoss,
+    cross_entropy_loss,
+    focal_log_posteriors,
+    focal_loss,
+)
 
 
 def _reference_focal(f, y, *, gamma, weights):
@@ -122,3 +127,48 @@ def test_focal_loss__says_what_is_wrong(settings, sentence):
     with pytest.raises(ValueError, match=r"^`") as error:
         FocalLoss(**settings)(*batch)
     assert str(error.value) == sentence
+
+
+def _g(q, gamma):
+    """Return q / φ(q), by the formula."""
+    phi = (1 - q) ** gamma - gamma * (1 - q) ** (gamma - 1) * q * math.log(q)
+    return q / phi
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_focal_log_posteriors__agrees_with_the_formula(gamma, dtype):
+    f = 3 * torch.randn(20, 5, dtype=torch.float64)
+    softmax = [[_g(q, gamma) for q in row] for row in f.softmax(1).tolist()]
+    eta = torch.tensor(softmax).double()
+    found = focal_log_posteriors(f.to(dtype), gamma=gamma).softmax(1).double()
+    torch.testing.assert_close(found, eta / eta.sum(1, keepdim=True), atol=1e-6, rtol=0)
+    sigmoid = [
+        [_g(q, gamma) / (_g(q, gamma) + _g(1 - q, gamma)) for q in row]
+        for row in f.sigmoid().tolist()
+    ]
+    found = focal_log_posteriors(f.to(dtype), gamma=gamma, form="sigmoid").exp()
+    expected = torch.tensor(sigmoid).double()
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["softmax", "sigmoid"])
+def test_focal_log_posteriors__keeps_the_order(form):
+    f = 8 * torch.randn(200, 30)
+    found = focal_log_posteriors(f, form=form)
+    assert torch.equal(found.argsort(dim=1), f.argsort(dim=1))
+
+
+def test_focal_log_posteriors__of_a_sure_model():
+    """At 1 − q = e^−d, φ = e^−2d (1 + γ) and the distance d becomes 3d − log 3."""
+    f = torch.tensor([[100.0, 0.0], [1e5, 0.0], [0.0, -torch.inf]])
+    found = focal_log_posteriors(f)
+    expected = torch.tensor([300 - math.log(3), 1.2e5, torch.inf])
+    torch.testing.assert_close(found[:, 0] - found[:, 1], expected, atol=2, rtol=1e-4)
+    assert found[:, 0].tolist() == [0.0] * 3
+
+
+def test_focal_log_posteriors__of_cross_entropy_are_the_logits():
+    f = torch.randn(3, 4)
+    assert focal_log_posteriors(f, gamma=0) is f
+    assert focal_log_posteriors(f.half()).dtype == torch.float32

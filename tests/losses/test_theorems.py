@@ -1,4 +1,4 @@
-"""The paper's two theorems, in a world small enough to know everything about.
+"""The paper's two theorems, and focal's, in a world small enough to know all about.
 
 x takes twenty values, y four; p(x|y) > 0 and p_s(y) are ratios of integers. A batch
 that holds each pair (x, y) as often as its integer says is the population itself, so
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tailshift import post_compensate, priors
 from tailshift.losses import cross_entropy_loss, lade_loss, lader
+from tailshift.methods import METHODS
 
 NUM_VALUES, CLASS_COUNTS = 20, (400, 160, 60, 24)
 
@@ -114,3 +115,20 @@ def test_lade__one_table_answers_for_every_prior():
     p_t, uniform = P_S.flip(0), priors.uniform(4)
     answer = post_compensate(logits, trained_prior=uniform, target_prior=p_t)
     torch.testing.assert_close(answer.softmax(1), _posterior(p_t), rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("focal", {}), ("cb_focal", {}), ("cb_focal", {"form": "sigmoid"})],
+)
+def test_focal__undone_and_compensated_is_the_target_posterior(name, settings, gamma):
+    """The methods' own loss, log posteriors and trained prior; weights of 1 to 12."""
+    method = METHODS.get(name)(gamma=gamma, **settings)
+    loss = method.build_loss(PAIRS.sum(0))
+    logits = _minimise(lambda f: loss(f, Y))
+    p_t, carried = P_S.flip(0), method.trained_prior(PAIRS.sum(0))
+    for f, is_exact in ((method.log_posteriors(logits), True), (logits, False)):
+        answer = post_compensate(f, trained_prior=carried, target_prior=p_t)
+        error = (answer.softmax(1) - _posterior(p_t)).abs().max()
+        assert (error < 1e-6) if is_exact else (error > 0.02)

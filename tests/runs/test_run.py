@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,27 @@ def test_run__predictions_carry_the_priors(digits_run: ts.Run) -> None:
     assert test.trained_prior.tolist() == [0.1] * 10
     assert test.source_counts.tolist() == [100, 64, 41, 27, 17, 11, 7, 4, 3, 2]
     assert len(val.labels) < len(test.labels)
+
+
+def test_run__of_focal_gives_log_posteriors(
+    tiny_config: Callable[..., ts.RunConfig], tmp_path: Path
+) -> None:
+    """So does an early run, whose saved logits are as the loss saw them."""
+    run = ts.train(tiny_config("method.name=focal"), output=tmp_path / "run")
+    images = _test_images(run)
+    with torch.inference_mode():
+        raw = run.model.head(run.model.backbone(images))
+        answered = run.model(images)
+    expected = ts.losses.focal_log_posteriors(raw)
+    torch.testing.assert_close(answered, expected)
+    torch.testing.assert_close(run.predictions().logits, expected)
+    path = run.directory / "predictions" / "test.safetensors"
+    replace(run.predictions(), logits=raw).save(path, overwrite=True)
+    facts = read_json(run.directory / "run.json")
+    del facts["log_posteriors"]
+    write_json(run.directory / "run.json", facts)
+    torch.testing.assert_close(ts.load(run.directory).predictions().logits, expected)
+    assert max(ts.export(run, tmp_path / "model.onnx").values()) < 1e-5
 
 
 def test_run__retarget_is_the_formula(digits_run: ts.Run) -> None:

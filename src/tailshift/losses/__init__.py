@@ -19,7 +19,7 @@ from tailshift.losses.class_balanced import (
 )
 from tailshift.losses.cross_entropy import CrossEntropyLoss, cross_entropy_loss
 from tailshift.losses.discriminative_centroids import centroid_loss, centroid_pull
-from tailshift.losses.focal import FocalLoss, focal_loss
+from tailshift.losses.focal import FocalLoss, focal_log_posteriors, focal_loss
 from tailshift.losses.lade import LADELoss, lade_ce_loss, lade_loss
 from tailshift.losses.lader import lader
 from tailshift.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
@@ -68,6 +68,7 @@ __all__ = [
     "class_balanced_focal_loss",
     "class_balanced_weights",
     "cross_entropy_loss",
+    "focal_log_posteriors",
     "focal_loss",
     "inverse_prior",
     "label_smoothing_factors",

@@ -1,20 +1,21 @@
 """Class-balanced losses: weights from the effective number of samples."""
 
-from typing import Literal, TypeAlias, get_args
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses import base
-from tailshift.losses.focal import focal_from_cross_entropy, softmax_focal
+from tailshift.losses.focal import (
+    FocalForm,
+    check_form,
+    focal_from_cross_entropy,
+    softmax_focal,
+)
 from tailshift.losses.weighted_cross_entropy import (
     WeightedCrossEntropyLoss,
     weighted_cross_entropy_loss,
 )
 from tailshift.priors import VectorLike
-
-FocalForm: TypeAlias = Literal["softmax", "sigmoid"]
 
 
 def class_balanced_weights(class_counts: VectorLike, *, beta: float = 0.9999) -> Tensor:
@@ -119,7 +120,10 @@ def class_balanced_focal_loss(
         1 - \sigma(f(x)[c]) & \text{else} \end{cases}
 
     and divides by the number of positives, which is the number of samples :math:`N`.
-    For it, start the classifier's bias at :math:`-\log(C - 1)`.
+    For it, start the classifier's bias at :math:`-\log(C - 1)`. To compensate logits
+    trained with it, undo it first by
+    :func:`~tailshift.losses.focal_log_posteriors`; what they carry then is
+    :math:`\propto p_s w`.
 
     Args:
         logits: :math:`f`, shape (N, C); half precision is widened to float32.
@@ -158,12 +162,6 @@ def _binary_focal(z: Tensor, gamma: float) -> Tensor:
 
 
 _FOCAL = {"softmax": softmax_focal, "sigmoid": sigmoid_focal}
-
-
-def check_form(form: str) -> None:
-    """Refuse an unknown ``form``."""
-    if form not in get_args(FocalForm):
-        raise ValueError(f"`form` must be 'softmax' or 'sigmoid', but is {form!r}.")
 
 
 @base.LOSSES.register("class_balanced_focal", about=class_balanced_focal_loss)

@@ -1,11 +1,17 @@
 """Focal loss: cross-entropy that fades where the model is already right."""
 
+from typing import Literal, TypeAlias, get_args
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses import base
 from tailshift.priors import VectorLike
+
+FocalForm: TypeAlias = Literal["softmax", "sigmoid"]
+MOST_ODDS = 1e4  # log odds beyond which a probability is 1, or 0
+NEAR_1 = 5.0  # log odds above which log(1 + t) / t is rounded badly
 
 
 def focal_loss(
@@ -23,7 +29,8 @@ def focal_loss(
 
     [lin2017], for several classes. With :math:`\gamma = 0` it is cross-entropy, to the
     last bit. The factor comes from the probability itself and never from the weighted
-    cross-entropy, whose :math:`e^{-w \ell}` is no probability.
+    cross-entropy, whose :math:`e^{-w \ell}` is no probability. To compensate logits
+    trained with it, undo it first by :func:`focal_log_posteriors`.
 
     Args:
         logits: :math:`f`, shape (N, C); half precision is widened to float32.
@@ -59,6 +66,67 @@ def focal_from_cross_entropy(losses: Tensor, gamma: float) -> Tensor:
     tiny = torch.finfo(losses.dtype).tiny
     wrongness = -torch.expm1(-losses.clamp(min=tiny))  # 1 − p, exact near p = 1
     return wrongness.pow(gamma) * losses
+
+
+def check_form(form: str) -> None:
+    """Refuse an unknown ``form``."""
+    if form not in get_args(FocalForm):
+        raise ValueError(f"`form` must be 'softmax' or 'sigmoid', but is {form!r}.")
+
+
+def focal_log_posteriors(
+    logits: Tensor, *, gamma: float = 2.0, form: FocalForm = "softmax"
+) -> Tensor:
+    r"""Return the log posteriors that logits trained with a focal loss stand for.
+
+    A focal loss is least at other probabilities than the posterior: for a softmax
+    :math:`q` it is least where the posterior is
+
+    .. math:: \eta_c \propto g(q_c), \qquad g(q) = q / \varphi(q), \qquad
+        \varphi(q) = (1 - q)^\gamma - \gamma (1 - q)^{\gamma - 1} q \log q,
+
+    and for sigmoids, each a yes-no question of its own, where
+    :math:`\eta_c = g(q_c) / (g(q_c) + g(1 - q_c))`. With class weights :math:`w` the
+    same gives :math:`\eta_c \propto w_c\, p_s(c \mid x)`. As :math:`g` rises, the order
+    of the classes stays [charoenphakdee2021].
+
+    Args:
+        logits: :math:`f`, shape (…, C); half precision is widened to float32.
+        gamma: :math:`\gamma` of the loss, not negative.
+        form: ``"softmax"`` or ``"sigmoid"``, that of the loss.
+
+    Example:
+        >>> focal_log_posteriors(torch.tensor([[2.0, 1.0, 0.0]])).softmax(1)
+        tensor([[0.8838, 0.0875, 0.0287]])
+    """
+    base.check_not_negative("gamma", gamma)
+    check_form(form)
+    f = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (…, C)
+    if form == "sigmoid":
+        log_odds = _log_g(f, gamma) - _log_g(-f, gamma)
+        return F.logsigmoid(log_odds)
+    if gamma == 0:
+        return logits  # cross-entropy: they are log posteriors as they are
+    return F.log_softmax(_log_g(_log_odds(f), gamma), dim=-1)
+
+
+def _log_odds(f: Tensor) -> Tensor:
+    """Return log q − log(1 − q) of the softmax q of logits (…, C)."""
+    top = F.one_hot(f.argmax(-1), f.shape[-1]).bool()
+    others = f.masked_fill(top, -torch.inf).logsumexp(-1, keepdim=True)
+    log_q = F.log_softmax(f, dim=-1)
+    # 1 − q of the largest would be rounded away; the sum of the others is exact.
+    return torch.where(top, f - others, log_q - torch.log1p(-log_q.exp()))
+
+
+def _log_g(z: Tensor, gamma: float) -> Tensor:
+    """Return log q − log φ(q), where z is the log odds of q."""
+    z = z.clamp(max=MOST_ODDS)
+    t = (-z).clamp(max=-NEAR_1).exp()  # (1 − q) / q, if that is small
+    near_1 = 1 - t / 2 + t**2 / 3 - t**3 / 4 + t**4 / 5  # log(1 + t) / t
+    below = z.clamp(max=NEAR_1).exp() * F.softplus((-z).clamp(max=MOST_ODDS))
+    part = torch.where(z > NEAR_1, near_1, below)  # −q log q / (1 − q)
+    return F.logsigmoid(z) - gamma * F.logsigmoid(-z) - torch.log1p(gamma * part)
 
 
 @base.LOSSES.register("focal", about=focal_loss)

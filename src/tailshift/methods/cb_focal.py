@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from tailshift.losses import ClassBalancedFocalLoss, class_balanced_weights
+from tailshift import losses
 from tailshift.methods.method import METHODS, Method
 from tailshift.methods.reweighted_softmax import weighted_prior
 from tailshift.models import Head, LinearHead
@@ -20,11 +20,11 @@ class ClassBalancedFocal(Method):
 
     title = "CB-Focal"
     sentence = (
-        "Focal loss weighted by (1 − β)/(1 − β^n); its logits are taken to carry the "
-        "source prior times the weights, as they do exactly with γ = 0 and softmax."
+        "Focal loss weighted by (1 − β)/(1 − β^n); what its power does to the "
+        "posterior is undone, and the logits then carry p_s times the weights."
     )
     citation = "cui2019"
-    prior = "∝ p_s · weights, by convention"
+    prior = "∝ p_s · weights"
 
     beta: Annotated[float, Field(ge=0, le=1)] = 0.9999
     """β, from 0, no weights, to 1, weights by 1/n."""
@@ -35,7 +35,7 @@ class ClassBalancedFocal(Method):
 
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the loss for the counts."""
-        return ClassBalancedFocalLoss(
+        return losses.ClassBalancedFocalLoss(
             class_counts, beta=self.beta, gamma=self.gamma, form=self.form
         )
 
@@ -48,5 +48,9 @@ class ClassBalancedFocal(Method):
 
     def trained_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior times the class weights."""
-        weights = class_balanced_weights(class_counts, beta=self.beta)
+        weights = losses.class_balanced_weights(class_counts, beta=self.beta)
         return weighted_prior(class_counts, weights)
+
+    def log_posteriors(self, logits: Tensor) -> Tensor:
+        """Return the log posteriors that the logits stand for."""
+        return losses.focal_log_posteriors(logits, gamma=self.gamma, form=self.form)

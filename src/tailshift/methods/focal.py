@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from tailshift import priors
-from tailshift.losses import FocalLoss
+from tailshift.losses import FocalLoss, focal_log_posteriors
 from tailshift.methods.method import METHODS, Method
 
 
@@ -18,11 +18,11 @@ class Focal(Method):
 
     title = "Focal"
     sentence = (
-        "Cross-entropy times (1 − p_y)^γ; its logits are taken to carry the source "
-        "prior, as they do exactly with γ = 0."
+        "Cross-entropy times (1 − p_y)^γ; what that does to the posterior is undone, "
+        "and the logits then carry the source prior."
     )
     citation = "lin2017"
-    prior = "source, by convention"
+    prior = "source"
 
     gamma: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     """γ, how fast samples that are learnt lose their weight."""
@@ -34,3 +34,7 @@ class Focal(Method):
     def trained_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior."""
         return priors.from_counts(class_counts)
+
+    def log_posteriors(self, logits: Tensor) -> Tensor:
+        """Return the log posteriors that the logits stand for."""
+        return focal_log_posteriors(logits, gamma=self.gamma)

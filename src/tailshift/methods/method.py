@@ -118,6 +118,18 @@ class Method:
         """
         raise NotImplementedError
 
+    def log_posteriors(self, logits: Tensor) -> Tensor:
+        """Return trained logits (…, C) as log posteriors, up to a constant a row.
+
+        They are posteriors under :meth:`trained_prior`, and what the network gives
+        outside training: all that compensates takes them. By default the logits are
+        log posteriors already.
+
+        Args:
+            logits: What the loss was trained on, shape (…, C).
+        """
+        return logits
+
 
 METHODS: Registry[type[Method]] = Registry("method", Method)
 

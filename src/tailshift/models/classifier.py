@@ -1,5 +1,6 @@
 """A classifier: a backbone and a head, built by name, filled from a weight file."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -49,6 +50,8 @@ class Classifier(nn.Module):
     Args:
         backbone: Gives ``backbone.feature_dim`` features per image.
         head: Takes as many, gives one logit for each class.
+        log_posteriors: Makes the head's logits the log posteriors that the network
+            gives outside training; by default they are.
 
     Example:
         >>> import torch
@@ -58,7 +61,12 @@ class Classifier(nn.Module):
         torch.Size([2, 10])
     """
 
-    def __init__(self, backbone: Backbone, head: Head) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        head: Head,
+        log_posteriors: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
         super().__init__()
         if backbone.feature_dim != head.feature_dim:
             raise ValueError(
@@ -67,18 +75,22 @@ class Classifier(nn.Module):
             )
         self.backbone = backbone
         self.head = head
+        self.log_posteriors = log_posteriors
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits, shape (N, C), of `images`, shape (N, c, H, W).
 
-        In training N may be 0, as it is on one of several processes at times.
+        In training they are those of the loss, and N may be 0, as it is on one of
+        several processes at times.
         """
         if self.training:
             features = of_any_batch(self.backbone, images)
         else:
             features = self.backbone(images)
         logits: Tensor = self.head(features)
-        return logits
+        if self.training or self.log_posteriors is None:
+            return logits
+        return self.log_posteriors(logits)
 
 
 def build_backbone(

@@ -40,8 +40,8 @@ def build_network(
     if model.weights and not is_filled:
         load_backbone_weights(backbone, Path(model.weights).expanduser())
     backbone = config.method.branch(backbone)
-    build_head = config.method.stages()[stage].head
-    return Classifier(backbone, build_head(backbone.feature_dim, num_classes))
+    head = config.method.stages()[stage].head(backbone.feature_dim, num_classes)
+    return Classifier(backbone, head, config.method.log_posteriors)
 
 
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:

@@ -89,6 +89,9 @@ class RunFacts(BaseModel):
     skipped_images: Count | None = None
     kept_epoch: Count | None = None
     """The epoch whose weights were kept, with ``train.keep = "best"``."""
+    log_posteriors: bool = False
+    """Whether the saved logits are log posteriors; those of early runs are as the loss
+    saw them."""
 
     def misfits(self, num_stages: int) -> list[str]:
         """Return the keys of values that do not fit the others."""
@@ -179,7 +182,7 @@ class Run:
         return model.eval()
 
     def predictions(self, split: str = "test") -> Predictions:
-        """Return the saved logits of a split.
+        """Return the saved logits of a split, log posteriors up to a constant.
 
         Args:
             split: ``"val"`` or ``"test"``.
@@ -192,7 +195,12 @@ class Run:
                 f"{', '.join(saved) or 'none'}. Finish it with "
                 f"`{resume_command(self.directory)}`."
             )
-        return Predictions.load(path)
+        predictions = Predictions.load(path)
+        if self.facts.log_posteriors:
+            return predictions
+        f = self.config.method.log_posteriors(predictions.logits)
+        same = f is predictions.logits
+        return predictions if same else dataclasses.replace(predictions, logits=f)
 
     def target_prior(self, target: Target) -> Tensor:
         """Return :math:`p_t` of a target: a name, a file or a prior, shape (C,)."""

@@ -296,6 +296,7 @@ class Recorder:
             "mean": list(self.data.mean),
             "std": list(self.data.std),
             "data_fingerprint": self.data.fingerprint,
+            "log_posteriors": True,
         }
         if self.data.full_counts is not None:
             facts["full_counts"] = self.data.full_counts.tolist()
