@@ -163,6 +163,27 @@ def _uneven_file(path: Path) -> ts.Predictions:
     return predictions
 
 
+def test_evaluate__from_the_measured_prior(
+    tailshift: Command, digits_run: ts.Run
+) -> None:
+    run, target = str(digits_run.directory), ("--target", "backward:10")
+    declared = tailshift("evaluate", run, *target, "--csv", "declared.csv")
+    measured = tailshift(
+        "evaluate", run, *target, "--prior", "measured", "--csv", "measured.csv"
+    )
+    sentence = r"LADE seed 0: logits carry p_s\^κ with κ = 0.00 declared, "
+    for result in (declared, measured):
+        assert result.code == 0
+        assert re.search(sentence, " ".join(result.out.split()))
+    assert Path("declared.csv").read_text() != Path("measured.csv").read_text()
+    refused = tailshift("evaluate", run, "--prior", "measured", "--results", "r.csv")
+    assert refused.code == 2
+    assert refused.err == (
+        "error: `--results` and `--logits` keep what methods declare, but `--prior` is "
+        "'measured'. Leave one of them out.\n"
+    )
+
+
 def test_evaluate__logits_whose_classes_differ_in_size(tailshift: Command) -> None:
     """All samples count, the effective number is by hand, the fourth class is named."""
     predictions = _uneven_file(Path("mine.safetensors"))

@@ -25,6 +25,9 @@ from tailshift.estimators import (
     BBSEEstimator as BBSEEstimator,
 )
 from tailshift.estimators import (
+    CarriedPrior as CarriedPrior,
+)
+from tailshift.estimators import (
     EMEstimator as EMEstimator,
 )
 from tailshift.estimators import (
@@ -41,6 +44,9 @@ from tailshift.estimators import (
 )
 from tailshift.estimators import (
     adapt as adapt,
+)
+from tailshift.estimators import (
+    carried_prior as carried_prior,
 )
 from tailshift.evaluation import (
     evaluate as evaluate,

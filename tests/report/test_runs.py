@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tailshift.report import ReportRun, rows_by_method
 from tailshift.report.plots import shift_curves
 from tailshift.report.plots.series import series_of
 from tailshift.report.runs import (
+    carried_sentence,
     gather_runs,
     row_names,
     run_from_logits,
@@ -167,4 +169,53 @@ def test_report__warns_of_logits_whose_prior_is_not_known(tmp_path: Path) -> Non
     assert str(warned[0].message) == (
         f"{path} does not say which prior its logits carry, so only raw results are "
         "shown. Name it with --trained-prior."
+    )
+
+
+def test_report_run__compensates_from_the_measured_prior(digits_run: ts.Run) -> None:
+    val = digits_run.predictions("val")
+    found = ts.carried_prior(val.logits, val.labels, digits_run.source_prior)
+    [run] = gather_runs(digits_run, prior="measured")
+    assert run.carried is not None
+    assert run.predictions.trained_prior is not None
+    assert torch.equal(run.predictions.trained_prior, found.prior)
+    assert run.carried.kappa == found.kappa
+    [run] = gather_runs(digits_run)
+    assert run.carried is not None
+    assert run.predictions.trained_prior is not None
+    assert torch.equal(run.predictions.trained_prior, ts.priors.uniform(10))
+    assert run.carried.kappa == found.kappa
+
+
+@pytest.mark.parametrize(
+    ("interval", "ending"), [((-0.1, 0.3), "."), ((0.05, 0.3), ": they disagree.")]
+)
+def test_carried_sentence__tells_both(
+    digits_run: ts.Run, interval: tuple[float, float], ending: str
+) -> None:
+    [run] = gather_runs(digits_run)
+    assert run.carried is not None
+    carried = replace(run.carried, kappa=0.123, interval=interval)
+    low, high = interval
+    assert carried_sentence(replace(run, carried=carried)) == (
+        "LADE seed 0: logits carry p_s^κ with κ = 0.00 declared, 0.12 measured on "
+        f"validation images (95 %: {low:.2f} to {high:.2f}){ending}"
+    )
+    assert carried_sentence(replace(run, carried=None)) == ""
+
+
+def test_gather_runs__cannot_measure_without_validation_images(run_copy: Path) -> None:
+    (run_copy / "predictions" / "val.safetensors").unlink()
+    with pytest.raises(ValueError, match="measured") as error:
+        gather_runs(run_copy, prior="measured")
+    assert str(error.value) == (
+        f"`prior` 'measured' needs validation images, but {run_copy} has none. Hold "
+        "some out in training, or take the declared prior."
+    )
+    file = run_copy / "predictions" / "test.safetensors"
+    with pytest.raises(ValueError, match="measured") as error:
+        gather_runs(file, prior="measured")
+    assert str(error.value) == (
+        f"`prior` 'measured' needs validation images, but {file} is a file of logits. "
+        "Measure it with ts.carried_prior and save it as `trained_prior`."
     )

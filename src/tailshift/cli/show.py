@@ -59,6 +59,13 @@ def evaluate_command(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Number of random test sets.")] = 10,
+    prior: Annotated[
+        Literal["declared", "measured"],
+        typer.Option(
+            help="The prior to compensate runs from: the one that the method declares, "
+            "or the one measured on validation images."
+        ),
+    ] = "declared",
     csv: Csv = None,
     markdown: Markdown = None,
     latex: Latex = None,
@@ -97,9 +104,18 @@ def evaluate_command(
             f"`--results` and `--logits` keep what runs have, but {files[0]} is a file "
             "of logits. Name run directories."
         )
+    if prior == "measured" and (results or logits):
+        raise ValueError(
+            "`--results` and `--logits` keep what methods declare, but `--prior` is "
+            "'measured'. Leave one of them out."
+        )
     loaded = [load(Path(run)) for run in runs if run not in files]
     found = report_runs.gather_runs(
-        loaded, logits=files, trained_prior=trained_prior, announce=print_note
+        loaded,
+        logits=files,
+        trained_prior=trained_prior,
+        prior=prior,
+        announce=print_note,
     )
     report_runs.check_runs(found)
     targets = target or report_runs.report_targets(found)
@@ -113,6 +129,8 @@ def evaluate_command(
     tables = [[s for s in summaries if s.metric == name] for name in shown]
     for table in tables:
         console.print(summary_table(table))
+    for sentence in filter(None, map(report_runs.carried_sentence, found)):
+        print(sentence)
     if csv is not None:
         write_csv(csv, summaries)
     if markdown is not None:

@@ -3,6 +3,7 @@
 from tailshift.calibration import ConvergenceWarning
 from tailshift.estimators.adaptation import Adaptation, ShiftTest, adapt, shift_test
 from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
+from tailshift.estimators.carried import CarriedPrior, carried_prior, declared_kappa
 from tailshift.estimators.confusion import (
     BBSEEstimator,
     ConfusionLikelihoodEstimator,
@@ -17,6 +18,7 @@ __all__ = [
     "ESTIMATORS",
     "Adaptation",
     "BBSEEstimator",
+    "CarriedPrior",
     "ConfusionLikelihoodEstimator",
     "ConvergenceWarning",
     "EMEstimator",
@@ -28,5 +30,7 @@ __all__ = [
     "ShiftTest",
     "TiltEstimator",
     "adapt",
+    "carried_prior",
+    "declared_kappa",
     "shift_test",
 ]

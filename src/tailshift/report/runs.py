@@ -8,6 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from torch import Tensor
+
+from tailshift.estimators import CarriedPrior, carried_prior, declared_kappa
 from tailshift.evaluation import Record, Sampling, Summary, evaluate, summarise
 from tailshift.methods import METHODS, Method
 from tailshift.predictions import Predictions
@@ -34,6 +37,10 @@ class ReportRun:
     """Whether the method's inference is the compensation, as LADE's is."""
     unit: Literal["images", "samples"] = "samples"
     """What the test set consists of, as the page calls it."""
+    declared: Tensor | None = None
+    """The prior that the logits carry by the method, if it is known, (C,)."""
+    carried: CarriedPrior | None = None
+    """The prior that they carry by validation data, if there are any."""
     _records: dict[tuple[object, ...], list[Record]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -108,8 +115,10 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-CarriedPrior: TypeAlias = Literal["source", "uniform"]
+StatedPrior: TypeAlias = Literal["source", "uniform"]
 """What a file may leave unsaid: the prior of the training set, or the uniform one."""
+PriorChoice: TypeAlias = Literal["declared", "measured"]
+"""Which prior compensation takes off: that of the method, or of validation data."""
 NamedRun: TypeAlias = Run | ReportRun | str | os.PathLike[str]
 """A run, its directory, or a file of logits as for :func:`run_from_logits`."""
 
@@ -118,7 +127,8 @@ def gather_runs(
     runs: NamedRun | Iterable[NamedRun],
     *,
     logits: Iterable[str | Path] = (),
-    trained_prior: CarriedPrior | None = None,
+    trained_prior: StatedPrior | None = None,
+    prior: PriorChoice = "declared",
     announce: Callable[[str], None] = warnings.warn,
 ) -> list[ReportRun]:
     """Return what was named: runs first, then files of logits.
@@ -127,6 +137,8 @@ def gather_runs(
         runs: Runs, run directories or files of logits; a single one needs no list.
         logits: Further files of logits.
         trained_prior: Prior that logits carry, for files that do not say.
+        prior: Prior to compensate runs from: the declared one, or the one measured on
+            their validation images.
         announce: Called with a sentence about each run that is not finished, about
             logits whose prior is not known, and about classes without test samples.
     """
@@ -148,6 +160,11 @@ def gather_runs(
                 f"{run.directory} is not finished; {run.facts.epochs_done} of "
                 f"{run.config.own_epochs} epochs are done."
             )
+    if prior == "measured" and files:
+        raise ValueError(
+            f"`prior` 'measured' needs validation images, but {files[0]} is a file of "
+            "logits. Measure it with ts.carried_prior and save it as `trained_prior`."
+        )
     others = [run_from_logits(file, trained_prior=trained_prior) for file in files]
     for other in others:
         if other.predictions.trained_prior is None:
@@ -155,43 +172,88 @@ def gather_runs(
                 f"{other.name} does not say which prior its logits carry, so only raw "
                 "results are shown. Name it with --trained-prior."
             )
-    found = [*ready, *report_runs(trained), *others]
+    found = [*ready, *report_runs(trained, prior=prior), *others]
     for sentence in dict.fromkeys(map(untested_classes, found)):
         if sentence:
             announce(sentence)
     return found
 
 
-def report_runs(runs: Sequence[Run]) -> list[ReportRun]:
+def report_runs(
+    runs: Sequence[Run], *, prior: PriorChoice = "declared"
+) -> list[ReportRun]:
     """Return runs as reports take them; settings in which they differ are named."""
     titles = distinct_titles([run.config.method for run in runs])
     return [
-        report_run(run, title=title) for run, title in zip(runs, titles, strict=True)
+        report_run(run, title=title, prior=prior)
+        for run, title in zip(runs, titles, strict=True)
     ]
 
 
-def report_run(run: Run, split: str = "test", *, title: str = "") -> ReportRun:
+def report_run(
+    run: Run, split: str = "test", *, title: str = "", prior: PriorChoice = "declared"
+) -> ReportRun:
     """Return a finished run as reports and tables take it.
 
     Args:
         run: A run with predictions.
         split: Split of the predictions, ``"val"`` or ``"test"``.
         title: Title of its method; by default the method's own.
+        prior: Prior to compensate from: declared, or measured on validation images.
     """
-    method = run.config.method
+    method, predictions = run.config.method, run.predictions(split)
+    carried = _measure(run, prior) if split == "test" else None
+    if prior == "measured" and carried is None:
+        raise ValueError(
+            f"`prior` 'measured' needs validation images, but {run.directory} has "
+            "none. Hold some out in training, or take the declared prior."
+        )
+    if prior == "measured" and carried is not None:
+        predictions = replace(predictions, trained_prior=carried.prior)
     return ReportRun(
         method=title or method.title,
         seed=run.config.seed,
-        predictions=run.predictions(split),
+        predictions=predictions,
         name=str(run.directory),
         key=run.config.method_name,
         compensates=method.compensates,
         unit="images",
+        declared=run.trained_prior,
+        carried=carried,
+    )
+
+
+def _measure(run: Run, prior: PriorChoice) -> CarriedPrior | None:
+    """Return the prior that validation logits show; None if there are none."""
+    if not run.has_val_logits:
+        return None
+    val = run.predictions("val")
+    return carried_prior(
+        val.logits, val.labels, run.source_prior, deviations=prior == "measured"
+    )
+
+
+def carried_sentence(run: ReportRun) -> str:
+    """Return the declared and the measured κ in a sentence; empty if none is measured.
+
+    Args:
+        run: A run, compensated from either prior.
+    """
+    counts, found = run.predictions.source_counts, run.carried
+    if found is None or counts is None or run.declared is None:
+        return ""
+    declared = declared_kappa(run.declared, from_counts(counts))
+    low, high = found.interval
+    verdict = "" if low <= declared <= high else ": they disagree"
+    return (
+        f"{_called(run)}: logits carry p_s^κ with κ = {declared:.2f} declared, "
+        f"{found.kappa:.2f} measured on validation {run.unit} (95 %: {low:.2f} to "
+        f"{high:.2f}){verdict}."
     )
 
 
 def run_from_logits(
-    file: str | Path, *, trained_prior: CarriedPrior | None = None
+    file: str | Path, *, trained_prior: StatedPrior | None = None
 ) -> ReportRun:
     """Return the predictions in a file as a run to report on.
 
@@ -240,7 +302,7 @@ def _seed(stem: str) -> tuple[str, int]:
 
 
 def _with_prior(
-    predictions: Predictions, trained_prior: CarriedPrior, path: Path
+    predictions: Predictions, trained_prior: StatedPrior, path: Path
 ) -> Predictions:
     if trained_prior == "uniform":
         return replace(predictions, trained_prior=uniform(predictions.num_classes))

@@ -166,6 +166,7 @@ def provenance(
     """Return where the numbers come from, one list item per line."""
     lines = [plain(note) for note in notes]
     lines += [_origin(*item) for item in report_runs.by_method(runs).items()]
+    lines += [plain(s) for s in map(report_runs.carried_sentence, runs) if s]
     lines += [
         "Compensated means f − log p_trained + log p_t for the target's prior p_t; "
         "PC X is X compensated, and LADE's inference is compensated by definition.",
@@ -208,7 +209,7 @@ def report(
     title: str = "tailshift report",
     notes: Sequence[str] = (),
     logits: Iterable[str | Path] = (),
-    trained_prior: report_runs.CarriedPrior | None = None,
+    trained_prior: report_runs.StatedPrior | None = None,
     force: bool = False,
     announce: Callable[[str], None] = warnings.warn,
 ) -> Path:
