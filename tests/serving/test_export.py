@@ -11,6 +11,7 @@ import torch
 import tailshift.serving.export
 from tailshift import Run, load, priors
 from tailshift.compensation import post_compensate
+from tailshift.losses import focal_log_posteriors
 from tailshift.serving.export import export_onnx, export_program, metadata
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -191,4 +192,19 @@ def test_onnx__distances_are_translated(run_copy: Path, tmp_path: Path) -> None:
 
     run = load(run_copy)
     vars(run)["model"] = Distances()
+    assert export_onnx(run, tmp_path / "model.onnx") < 1e-5
+
+
+@pytest.mark.parametrize("form", ["softmax", "sigmoid"])
+def test_onnx__undoes_the_focal_loss_of_a_sure_network(
+    run_copy: Path, tmp_path: Path, form: Any
+) -> None:
+    """A log of a sigmoid would be −inf there, where PyTorch has −300."""
+
+    class Sure(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return focal_log_posteriors(40 * images.flatten(1)[:, :10], form=form)
+
+    run = load(run_copy)
+    vars(run)["model"] = Sure()
     assert export_onnx(run, tmp_path / "model.onnx") < 1e-5

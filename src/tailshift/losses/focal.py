@@ -103,8 +103,7 @@ def focal_log_posteriors(
     check_form(form)
     f = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (…, C)
     if form == "sigmoid":
-        log_odds = _log_g(f, gamma) - _log_g(-f, gamma)
-        return F.logsigmoid(log_odds)
+        return -F.softplus(_log_g(-f, gamma) - _log_g(f, gamma))
     if gamma == 0:
         return logits  # cross-entropy: they are log posteriors as they are
     return F.log_softmax(_log_g(_log_odds(f), gamma), dim=-1)
@@ -126,7 +125,8 @@ def _log_g(z: Tensor, gamma: float) -> Tensor:
     near_1 = 1 - t / 2 + t**2 / 3 - t**3 / 4 + t**4 / 5  # log(1 + t) / t
     below = z.clamp(max=NEAR_1).exp() * F.softplus((-z).clamp(max=MOST_ODDS))
     part = torch.where(z > NEAR_1, near_1, below)  # −q log q / (1 − q)
-    return F.logsigmoid(z) - gamma * F.logsigmoid(-z) - torch.log1p(gamma * part)
+    # Softplus and not logsigmoid, which ONNX writes as a log of what may round to 0.
+    return gamma * F.softplus(z) - F.softplus(-z) - torch.log1p(gamma * part)
 
 
 @base.LOSSES.register("focal", about=focal_loss)
