@@ -1,5 +1,6 @@
 """The network of a configuration, as one of its method's stages has it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import nn
@@ -52,13 +53,20 @@ def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
     model.head = head.to(example.device, example.dtype)
 
 
-def freeze(model: nn.Module, names: tuple[str, ...]) -> tuple[nn.Module, ...]:
-    """Take the named parts, and no others, out of training, and return them.
+def freeze(
+    model: nn.Module, frozen: Sequence[str], fixed: Sequence[str] = ()
+) -> tuple[nn.Module, ...]:
+    """Take the named parts, and no others, out of training.
 
-    The trainer keeps them in evaluation mode, so that batch statistics stay too.
+    Args:
+        model: The network.
+        frozen: Parts that keep weights and batch statistics.
+        fixed: Parts that keep their weights; their statistics move.
+
+    Returns:
+        The frozen ones, which the trainer keeps in evaluation mode.
     """
     model.requires_grad_(True)  # the stage before may have frozen others
-    parts = tuple(model.get_submodule(name) for name in names)
-    for part in parts:
-        part.requires_grad_(False)
-    return parts
+    for name in (*frozen, *fixed):
+        model.get_submodule(name).requires_grad_(False)
+    return tuple(model.get_submodule(name) for name in frozen)

@@ -384,8 +384,7 @@ def assemble_trainer(
     stages = config.method.stages()
     stage = stages[stage_number]
     begun = stages[1 if config.train.start_from else 0 : stage_number]
-    frozen = freeze(model, stage.frozen)
-    freeze(model, stage.fixed)  # not among the frozen: their statistics move
+    frozen = freeze(model, stage.frozen, stage.fixed)
     epochs = config.stage_epochs(stage)
     loss = loss.to(fabric.device)
     wrapped: nn.Module = model.to(fabric.device)
