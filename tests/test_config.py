@@ -110,6 +110,7 @@ def test_load_recipe__paper_schedule() -> None:
     assert config.method == LADE(alpha=0.1, lam=0.01, mode="official")
     assert config.model.name == "resnet32_two_branch"
     assert config.optim.model_dump() == {
+        "name": "sgd",
         "backbone_lr": None,
         "lr": 0.2,
         "momentum": 0.9,

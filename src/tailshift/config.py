@@ -65,8 +65,13 @@ class ModelConfig(_Section):
     """Start from timm's published weights; ``"if_available"`` goes without them if
     they cannot be fetched."""
     weights: str = ""
-    """Start the backbone from this safetensors file, without a network; it stands in
-    for ``pretrained``."""
+    """Start the backbone from this file (safetensors, or tensors saved by PyTorch), or
+    from installed weights (``lite0``); it stands in for ``pretrained``."""
+    frozen: bool = False
+    """Keep the backbone's weights and train the head alone, on features that are
+    computed once: see `tailshift features`."""
+    image_size: NonNegativeInt = 0
+    """Height and width that a frozen backbone resizes its images to; 0 for none."""
 
     @field_validator("name")
     @classmethod
@@ -75,8 +80,11 @@ class ModelConfig(_Section):
 
 
 class OptimConfig(_Section):
-    """SGD and its learning rate over time."""
+    """The optimiser and its learning rate over time."""
 
+    name: Literal["sgd", "adamw", "lbfgs"] = "sgd"
+    """``"lbfgs"`` fits the head of a frozen backbone to all features at once, to
+    convergence."""
     lr: float = Field(gt=0, le=MOST)
     """Highest learning rate."""
     backbone_lr: float | None = Field(default=None, gt=0, le=MOST)
@@ -84,8 +92,9 @@ class OptimConfig(_Section):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     """Nesterov's form of momentum."""
-    weight_decay: float = Field(default=5e-4, ge=0, le=MOST)
-    """L2 penalty, on every parameter."""
+    weight_decay: Literal["auto"] | Annotated[float, Field(ge=0, le=MOST)] = 5e-4
+    """L2 penalty, on every parameter; ``"auto"`` is for ``"lbfgs"``, which chooses it
+    on training samples that it holds out."""
     schedule: str = "constant"
     """How the learning rate goes: see `tailshift.methods.schedules`."""
     warmup_epochs: NonNegativeInt = 0
@@ -102,6 +111,15 @@ class OptimConfig(_Section):
     @classmethod
     def _is_known(cls, schedule: str) -> str:
         return _known("optim.schedule", SCHEDULES.get, schedule)
+
+    @model_validator(mode="after")
+    def _auto_is_for_lbfgs(self) -> Self:
+        if self.weight_decay == "auto" and self.name != "lbfgs":
+            raise ValueError(
+                "`optim.weight_decay` must be a number unless `optim.name` is 'lbfgs', "
+                f"but is 'auto' for {self.name!r}. Set one, such as 5e-4."
+            )
+        return self
 
     @model_validator(mode="after")
     def _nesterov_has_momentum(self) -> Self:
@@ -410,6 +428,16 @@ def _misfits(config: RunConfig) -> Iterator[str]:
                 f"`train.{setting}` must be left out, since the last stage of {name} "
                 f"has no epochs to choose from, but is {value!r}."
             )
+    if config.optim.name == "lbfgs" and not config.model.frozen:
+        yield (
+            "`optim.name` must be 'sgd' or 'adamw' to train a whole network, but is "
+            "'lbfgs'. Set model.frozen=true to train its head alone."
+        )
+    if config.model.frozen and type(config.method).branch is not Method.branch:
+        yield (
+            f"`model.frozen` must be false, since {name} trains branches of the "
+            "network, but is true."
+        )
     two_classes = torch.tensor([2, 1])
     if train.label_smoothing != "none" and not all(
         as_loss(stage.loss(two_classes)).takes_soft_targets for stage in stages

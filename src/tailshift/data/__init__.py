@@ -20,6 +20,7 @@ from tailshift.data.dataset import (
     step_counts,
 )
 from tailshift.data.digits import DigitsLT
+from tailshift.data.features import FeatureBank, FeatureSplit
 from tailshift.data.image_loader import BrokenImageWarning, FileLoader, FileSplit
 from tailshift.data.images import Preparation
 from tailshift.data.memory import Augmentation, MemoryLoader, MemorySplit
@@ -43,6 +44,8 @@ __all__ = [
     "DataShape",
     "Dataset",
     "DigitsLT",
+    "FeatureBank",
+    "FeatureSplit",
     "FileLoader",
     "FileSplit",
     "INaturalist2018",

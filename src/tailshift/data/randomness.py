@@ -35,6 +35,7 @@ class Stream(IntEnum):
     STEP = 8
     MIX = 9
     ROTATION = 10
+    VIEW = 11
 
 
 def hashed_integers(

@@ -34,6 +34,7 @@ from tailshift.models.heads import (
     ScaledLinearHead,
     StageFeatures,
 )
+from tailshift.models.pretrained import PUBLISHED, FrozenBackbone
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone
 
@@ -42,6 +43,7 @@ __all__ = [
     "HEADS",
     "MODELS",
     "MOST_SMALL",
+    "PUBLISHED",
     "AttentiveBackbone",
     "Backbone",
     "BilateralHead",
@@ -53,6 +55,7 @@ __all__ = [
     "DigitsNet",
     "ExpertHead",
     "ExpertOutput",
+    "FrozenBackbone",
     "Head",
     "HeadBuilder",
     "LinearHead",

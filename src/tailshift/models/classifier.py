@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
 from torch import Tensor, nn
 
-from tailshift.models import timm_backbone
+from tailshift.models import pretrained, timm_backbone
 from tailshift.models.backbone import MODELS, Backbone
 from tailshift.models.heads import Head
 from tailshift.storage import read_tensors
@@ -166,16 +167,27 @@ def check_model_name(name: str) -> None:
         MODELS.get(name)
 
 
-def load_backbone_weights(backbone: Backbone, path: Path) -> None:
-    """Fill a backbone from a safetensors file; a classifier in it is skipped.
+def load_backbone_weights(backbone: Backbone, weights: str | Path) -> None:
+    """Fill a backbone from a file or from installed weights; skips a classifier.
 
     Args:
         backbone: Filled in place.
-        path: ``weights.safetensors`` of a run, or timm's published file.
+        weights: ``weights.safetensors`` of a run, timm's published file, a file of
+            tensors by PyTorch, or a name of :data:`~tailshift.models.PUBLISHED`.
     """
+    if str(weights) in pretrained.PUBLISHED:
+        if not isinstance(backbone, timm_backbone.TimmBackbone):
+            raise ValueError(
+                f"the weights {weights!r} are those of a timm network, but "
+                f"`model.name` is a {type(backbone).__name__}."
+            )
+        own = pretrained.read_published(str(weights), backbone.model)
+        backbone.model.load_state_dict(own, strict=False)
+        return
+    path = Path(weights).expanduser()
     if not path.is_file():
         raise FileNotFoundError(f"there is no weights file {path}.")
-    tensors = read_tensors(path).tensors
+    tensors = _read_weights(path)
     own = _of_backbone(tensors, isinstance(backbone, timm_backbone.TimmBackbone))
     for name, wanted in backbone.state_dict().items():
         if name not in own:
@@ -189,6 +201,21 @@ def load_backbone_weights(backbone: Backbone, path: Path) -> None:
             )
     backbone.load_state_dict(own, strict=False)
     backbone.is_pretrained = True
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """Return a file's tensors; of a pickle nothing but tensors is unpickled."""
+    if path.suffix not in (".pt", ".pth", ".bin"):
+        return read_tensors(path).tensors
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a strange file may raise almost anything
+        raise ValueError(
+            f"{path} must hold tensors alone, but cannot be read as such "
+            f"({str(error).splitlines()[0]})."
+        ) from None
+    stored = stored.get("state_dict", stored) if isinstance(stored, dict) else {}
+    return {key: value for key, value in stored.items() if isinstance(value, Tensor)}
 
 
 def _of_backbone(tensors: dict[str, Tensor], is_timm: bool) -> dict[str, Tensor]:

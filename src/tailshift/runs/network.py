@@ -1,12 +1,17 @@
 """The network of a configuration, as one of its method's stages has it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from torch import nn
 
-from tailshift.config import RunConfig
-from tailshift.models import Classifier, build_backbone, load_backbone_weights
+from tailshift.config import ModelConfig, RunConfig
+from tailshift.models import (
+    Backbone,
+    Classifier,
+    FrozenBackbone,
+    build_backbone,
+    load_backbone_weights,
+)
 
 
 def build_network(
@@ -31,18 +36,43 @@ def build_network(
     """
     if num_classes < 2:
         raise ValueError(f"`num_classes` must be >= 2, but is {num_classes}.")
-    model = config.model
-    backbone = build_backbone(
-        model.name,
+    backbone = build_model_backbone(
+        config.model,
         in_channels=in_channels,
         image_size=image_size,
-        pretrained=False if is_filled or model.weights else model.pretrained,
+        is_filled=is_filled,
     )
-    if model.weights and not is_filled:
-        load_backbone_weights(backbone, Path(model.weights).expanduser())
     backbone = config.method.branch(backbone)
     head = config.method.stages()[stage].head(backbone.feature_dim, num_classes)
     return Classifier(backbone, head, config.method.log_posteriors)
+
+
+def build_model_backbone(
+    model: ModelConfig,
+    *,
+    in_channels: int = 3,
+    image_size: int,
+    is_filled: bool = False,
+) -> Backbone:
+    """Return the backbone that a configuration names, with the weights it names.
+
+    Args:
+        model: Names the backbone, its weights, and whether it keeps them.
+        in_channels: Channels of the images.
+        image_size: Height and width of the images.
+        is_filled: Whether the weights will come from elsewhere.
+    """
+    backbone = build_backbone(
+        model.name,
+        in_channels=in_channels,
+        image_size=model.image_size or image_size,
+        pretrained=False if is_filled or model.weights else model.pretrained,
+    )
+    if model.weights and not is_filled:
+        load_backbone_weights(backbone, model.weights)
+    if model.frozen and model.name != "features":
+        return FrozenBackbone(backbone, model.image_size)
+    return backbone
 
 
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:

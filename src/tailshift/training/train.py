@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import SGD, AdamW, Optimizer
 
-from tailshift.config import RunConfig
-from tailshift.data import Batches, LongTailedData, StackedLoader
+from tailshift.config import ModelConfig, RunConfig
+from tailshift.data import Batches, FeatureSplit, LongTailedData, StackedLoader
+from tailshift.data.features import FeatureLoader
 from tailshift.data.own_images import hold_out
 from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
@@ -30,7 +31,8 @@ from tailshift.runs.run import (
     load_weights,
     read_config,
 )
-from tailshift.training import distributed
+from tailshift.training import distributed, extraction
+from tailshift.training.head_fit import HeadFit, fits_at_once
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
 from tailshift.training.loop import Trainer, WeightAverage, detecting_anomalies
@@ -80,6 +82,9 @@ def train(
                 data = config.data.load(root=root, seed=config.seed)
         check_splits(data)
         config = config.for_images(data.image_size)
+        if config.model.frozen and not isinstance(data.train, FeatureSplit):
+            with fabric.rank_zero_first():
+                data = banked(data, config.model, is_verbose=verbose)
         if config.method.needs_validation:
             data = _held_out(config, data)
         check_validation(config, data)
@@ -384,18 +389,19 @@ def assemble_trainer(
     stages = config.method.stages()
     stage = stages[stage_number]
     begun = stages[1 if config.train.start_from else 0 : stage_number]
-    frozen = freeze(model, stage.frozen, stage.fixed)
+    frozen = freeze(model, _frozen_parts(config, stage), stage.fixed)
     epochs = config.stage_epochs(stage)
     loss = loss.to(fabric.device)
+    is_whole = config.optim.name == "lbfgs" and fits_at_once(model.head, loss, loader)
     wrapped: nn.Module = model.to(fabric.device)
     optimizer: Any = None
     average = None
-    if epochs:
+    if epochs and not is_whole:
         wrapped = fabric.setup_module(model)  # it may shard the weights
         optimizer = fabric.setup_optimizers(build_optimizer(config, model, stage))
         if config.train.ema is not None:
             average = WeightAverage(model, config.train.ema)
-    return Trainer(
+    trainer = Trainer(
         fabric,
         wrapped,
         loss,
@@ -419,6 +425,22 @@ def assemble_trainer(
         average=average,
         position=Position(stage=stage_number),
     )
+    if not (is_whole and isinstance(loader, FeatureLoader)):
+        return trainer
+    decay = config.optim.weight_decay
+    counts = torch.bincount(loader.plan.labels, minlength=model.head.num_classes)
+    sampled = config.sampled_counts(counts, stage)
+    return HeadFit.of(
+        trainer,
+        model.head,
+        decay=None if decay == "auto" else decay,
+        prior=config.method.trained_prior(sampled),
+    )
+
+
+def _frozen_parts(config: RunConfig, stage: Stage) -> tuple[str, ...]:
+    """Return the parts of the network that a stage leaves as they are."""
+    return ("backbone",) if config.model.frozen else stage.frozen
 
 
 def divided_step(
@@ -484,11 +506,12 @@ def build_loader(
     return loaders[0] if len(loaders) == 1 else StackedLoader(loaders)
 
 
-def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> SGD:
-    """Return SGD over what the stage trains; parts may have rates of their own."""
+def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> Optimizer:
+    """Return the optimiser of what a stage trains; parts may have their own rates."""
     optim = config.optim
     lr = stage.lr or optim.lr
     recipe_share = (optim.backbone_lr or optim.lr) / optim.lr
+    decay = LOOP_DECAY if optim.weight_decay == "auto" else optim.weight_decay
     rates = (
         *stage.own_groups,
         OwnGroup("backbone", stage.backbone_lr or lr * recipe_share),
@@ -499,18 +522,33 @@ def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> SGD:
         if parameter.requires_grad:
             group = next(group for group in rates if group.holds(name))
             members[group].append(parameter)
+    groups = [
+        {
+            "params": members[group],
+            "highest_lr": group.lr,
+            "weight_decay": decay if group.decays else 0.0,
+        }
+        for group in (*rates[-2:], *rates[:-2])
+        if members[group]
+    ]
+    if optim.name == "adamw":
+        return AdamW(groups, lr=lr, weight_decay=decay)
     return SGD(
-        [
-            {
-                "params": members[group],
-                "highest_lr": group.lr,
-                "weight_decay": optim.weight_decay if group.decays else 0.0,
-            }
-            for group in (*rates[-2:], *rates[:-2])
-            if members[group]
-        ],
+        groups,
         lr=lr,
         momentum=optim.momentum,
         nesterov=optim.nesterov,
-        weight_decay=optim.weight_decay,
+        weight_decay=decay,
     )
+
+
+LOOP_DECAY = 5e-4
+"""Weight decay of a stage that is not fitted at once, if it is ``"auto"``."""
+
+
+def banked(
+    data: LongTailedData, model: ModelConfig, *, is_verbose: bool
+) -> LongTailedData:
+    """Return the features of the data's images, computed now or found in the cache."""
+    with extraction.extraction_progress(is_verbose=is_verbose) as progress:
+        return extraction.cached_bank(data, model, progress).data()

@@ -1,0 +1,349 @@
+"""Heads fitted to all features at once, by L-BFGS to convergence."""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tailshift import priors
+from tailshift.data import SAMPLERS, Batches
+from tailshift.data.features import FeatureLoader, FeatureSplit
+from tailshift.data.own_images import hold_out
+from tailshift.losses import Loss, as_loss
+from tailshift.models import CosineHead, Head, LinearHead, NormedLinearHead
+from tailshift.training.interrupt import StopRequest
+from tailshift.training.loop import Metrics, Trainer
+
+DECAYS = (0.1, 0.03, 0.01, 0.003, 0.001)
+"""Weight decays that are tried on held-out samples, from the largest on."""
+
+JUDGED_SHARE = 0.2
+"""Share of each class that a weight decay is chosen by."""
+
+MOST_LOGITS = 2**26
+"""Logits that are computed at a time; more are taken in chunks of samples."""
+
+FULL_STEPS, TRIED_STEPS = 300, 60
+"""The most L-BFGS steps of a fit, and of one that only compares weight decays."""
+
+LEAST_GAIN, PATIENCE = 1e-4, 10
+"""A fit has converged when so many steps lower the loss by less than this share."""
+
+
+@dataclass
+class Samples:
+    """Samples to fit to, in chunks; all views of a sample stand beside each other."""
+
+    split: FeatureSplit
+    rows: Tensor
+    """Positions in the split, shape (N,)."""
+    num_classes: int
+
+    @property
+    def chunk_size(self) -> int:
+        """Samples in a chunk."""
+        return max(MOST_LOGITS // self.num_classes, 1)
+
+    def __len__(self) -> int:
+        return len(self.rows) * len(self.split.features)
+
+    def chunks(self) -> "list[tuple[Tensor, int]]":
+        """Return the rows and the view of each chunk."""
+        views = range(len(self.split.features))
+        return [
+            (ids, v) for v in views for ids in torch.split(self.rows, self.chunk_size)
+        ]
+
+    def moments(self) -> tuple[Tensor, Tensor]:
+        """Return the features' mean, (d,), and covariance, (d, d), in float64."""
+        dim = self.split.features.shape[2]
+        total = torch.zeros(dim, dtype=torch.float64)
+        products = torch.zeros(dim, dim, dtype=torch.float64)
+        for ids, view in self.chunks():
+            for part in torch.split(ids, 8192):
+                x = self.split.take(part, view)
+                total += x.double().sum(0)
+                products += x.T @ x
+        mean = total / len(self)
+        return mean, products / len(self) - mean.outer(mean)
+
+
+class HeadProblem:
+    r"""The penalised loss of a head over all samples, and its minimisation.
+
+    .. math:: \min_w \frac{1}{N} \sum_k n_k \, \ell(h_w(x_k), y_k)
+        + \frac{\lambda}{2} \lVert w \rVert^2
+
+    over chunks k of :math:`n_k` samples; one chunk unless the logits of all samples
+    are more than 2²⁶. A loss that is a mean over samples does not depend on the chunks.
+    A linear head is fitted to features of mean 0 and deviation 1, in which the penalty
+    is meant, and then put back; biases have none.
+
+    L-BFGS works on :math:`R_c^{-1} w_c` for each class c, with
+    :math:`R_c = (p_c \Sigma + \lambda)^{-1/2}`, its share :math:`p_c` of
+    the samples and the features' covariance :math:`\Sigma`: the curvature is then about
+    the same in all directions, and tens of steps do what takes hundreds otherwise.
+
+    Args:
+        head: Fitted in place.
+        loss: Maps (logits, labels) to a scalar.
+        samples: What it is fitted to.
+        stop: Asked before each step; ends the fit where it stands.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        loss: nn.Module,
+        samples: Samples,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.head, self.loss, self.samples, self.stop = head, loss, samples, stop
+        self.is_linear = type(head) is LinearHead
+        self.mean = torch.zeros(head.feature_dim)
+        self.deviation = torch.ones(head.feature_dim)
+        if isinstance(head, LinearHead):
+            mean, covariance = samples.moments()
+            deviation = covariance.diagonal().clamp_min(0).sqrt()
+            floor = 1e-3 * float(deviation.mean()) or 1.0  # of features that never vary
+            deviation = deviation.clamp_min(floor)
+            self.mean, self.deviation = mean.float(), deviation.float()
+            scaled = covariance / deviation.outer(deviation)
+            self._spectrum = torch.linalg.eigh(scaled)
+            nn.init.zeros_(head.weight)
+            nn.init.zeros_(head.bias)
+
+    def solve(self, decay: float, max_steps: int) -> float:
+        """Minimise from the weights there are; return the loss that is reached.
+
+        Args:
+            decay: λ, the penalty.
+            max_steps: L-BFGS steps at most.
+        """
+        parameters = [p for p in self.head.parameters() if p.requires_grad]
+        to_weights, from_weights = self._change_of_variables(decay)
+        variables = [from_weights(p.detach()).requires_grad_() for p in parameters]
+        optimizer = torch.optim.LBFGS(
+            variables,
+            max_iter=1,
+            history_size=20,
+            line_search_fn="strong_wolfe",
+            tolerance_change=0.0,
+            tolerance_grad=0.0,
+        )
+
+        def evaluate() -> float:
+            for p, v in zip(parameters, variables, strict=True):
+                p.data.copy_(to_weights(v.detach()))
+                p.grad = None
+            total = self._accumulate()
+            for p, v in zip(parameters, variables, strict=True):
+                assert p.grad is not None
+                if p.ndim > 1:
+                    total += decay / 2 * float(p.detach().double().square().sum())
+                    p.grad.add_(p.detach(), alpha=decay)
+                v.grad = to_weights(p.grad)  # R is symmetric
+            return total
+
+        losses: list[float] = []
+        while len(losses) < max_steps and not self.stop():
+            now = float(optimizer.step(evaluate))  # type: ignore[no-untyped-call] # torch's
+            losses.append(now)
+            before = losses[-PATIENCE - 1] if len(losses) > PATIENCE else math.inf
+            if not math.isfinite(now) or before - now <= LEAST_GAIN * abs(now):
+                break
+        for p, v in zip(parameters, variables, strict=True):
+            p.data.copy_(to_weights(v.detach()))
+        return losses[-1] if losses else math.nan
+
+    def _change_of_variables(
+        self, decay: float
+    ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+        """Return the maps from L-BFGS's variables to weights, and back."""
+        if not self.is_linear:
+            return Tensor.clone, Tensor.clone
+        values, vectors = self._spectrum
+        labels = self.samples.split.labels[self.samples.rows]
+        shares = priors.from_counts(
+            torch.bincount(labels, minlength=self.head.num_classes).clamp_min(1)
+        )
+        roots = (shares.outer(values.clamp_min(0)) + max(decay, 1e-8)).sqrt().float()
+        basis, bias_roots = vectors.float(), shares.sqrt().float()
+
+        def to_weights(v: Tensor) -> Tensor:
+            return v @ basis / roots @ basis.T if v.ndim > 1 else v / bias_roots
+
+        def from_weights(w: Tensor) -> Tensor:
+            return w @ basis * roots @ basis.T if w.ndim > 1 else w * bias_roots
+
+        return to_weights, from_weights
+
+    def _accumulate(self) -> float:
+        """Add the gradient of the mean loss to the head's, and return the loss."""
+        total = 0.0
+        for ids, view in self.samples.chunks():
+            x = self.scaled(self.samples.split.take(ids, view))
+            share = len(ids) / len(self.samples)
+            loss = self.loss(self.head(x), self.samples.split.labels[ids]) * share
+            loss.backward()
+            total += float(loss.detach())
+        return total
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """Return features as the head sees them while it is fitted."""
+        return x.sub_(self.mean).div_(self.deviation) if self.is_linear else x
+
+    @torch.no_grad()
+    def put_back(self) -> None:
+        """Let a linear head take features as they are."""
+        if not isinstance(self.head, LinearHead):
+            return
+        weight, bias = self.head.weight, self.head.bias
+        weight.div_(self.deviation)
+        bias.sub_(weight @ self.mean)
+
+
+def choose_decay(problem: HeadProblem, held_out: Tensor, log_prior: Tensor) -> float:
+    """Return the weight decay with the lowest loss on samples that were held out.
+
+    The loss is the negative log probability of the label under the uniform prior,
+    averaged over classes, so that the rare ones are heard.
+
+    Args:
+        problem: The head, to be fitted to the other samples.
+        held_out: Positions of those held out, shape (N,).
+        log_prior: Logarithm of the prior that the head's logits carry, shape (C,).
+    """
+    scores: dict[float, float] = {}
+    for decay in DECAYS:
+        problem.solve(decay, TRIED_STEPS)
+        scores[decay] = _balanced_loss(problem, held_out, log_prior)
+        if scores[decay] > min(scores.values()):
+            break  # it only gets worse from here
+    return min(scores, key=scores.__getitem__)
+
+
+@torch.no_grad()
+def _balanced_loss(problem: HeadProblem, rows: Tensor, log_prior: Tensor) -> float:
+    """Return the mean over classes of the loss on some samples."""
+    split, totals = problem.samples.split, log_prior.new_zeros(len(log_prior))
+    for ids in torch.split(rows, problem.samples.chunk_size):
+        labels = split.labels[ids]
+        logits = problem.head(problem.scaled(split.take(ids))) - log_prior
+        each = F.cross_entropy(logits, labels, reduction="none")
+        totals.index_add_(0, labels, each)
+    counts = torch.bincount(split.labels[rows], minlength=len(totals))
+    return float((totals / counts)[counts > 0].mean())
+
+
+FITTED_AT_ONCE = (LinearHead, CosineHead, NormedLinearHead)
+"""Heads whose logits are a smooth function of their weights alone."""
+
+
+def fits_at_once(head: Head, loss: nn.Module, loader: Batches) -> bool:
+    """Return whether a head can be fitted to all features of a bank at once.
+
+    Not if the head keeps statistics of what it has seen, the loss changes with the
+    epoch, or a sampler draws some classes more often.
+    """
+    if not isinstance(loader, FeatureLoader) or type(head) not in FITTED_AT_ONCE:
+        return False
+    is_fixed = type(as_loss(loss)).begin_epoch is Loss.begin_epoch
+    return is_fixed and loader.plan.sampler is SAMPLERS.get("instance")
+
+
+@dataclass
+class HeadFit(Trainer):
+    """A stage whose head is fitted to a bank's features at once: one epoch."""
+
+    split: FeatureSplit = field(kw_only=True)
+    head: Head = field(kw_only=True)
+    decay: float | None = field(kw_only=True)
+    """Weight decay; None chooses it on held-out samples."""
+    log_prior: Tensor = field(kw_only=True)
+    """Logarithm of the prior that the logits carry, shape (C,)."""
+
+    @classmethod
+    def of(
+        cls, trainer: Trainer, head: Head, *, decay: float | None, prior: Tensor
+    ) -> "HeadFit":
+        """Return what does a trainer's stage at once.
+
+        Args:
+            trainer: Trainer of the stage, on a bank.
+            head: The head that it trains.
+            decay: Weight decay; None chooses it.
+            prior: The prior that the logits carry, shape (C,).
+        """
+        assert isinstance(trainer.loader, FeatureLoader)
+        own = {f.name: getattr(trainer, f.name) for f in fields(trainer)}
+        own |= {"epochs": 1, "optimizer": None, "divided": None}
+        return cls(
+            **own,
+            split=trainer.loader.split,
+            head=head,
+            decay=decay,
+            log_prior=prior.log().float(),
+        )
+
+    def fit(
+        self,
+        *,
+        on_epoch: Callable[[Metrics], None],
+        stop: StopRequest,
+        log: Callable[[float, float, int], None] = lambda loss, seconds, images: None,
+        on_step: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """Fit the head; return False if a stop was asked for before it was done.
+
+        Args:
+            on_epoch: Called with the metrics when it is done.
+            stop: Checked before each pass over the samples.
+            log: Not called.
+            on_step: Not called.
+        """
+        if self.position.epoch >= self.epochs:
+            return True
+        began = time.perf_counter()
+        start = {k: v.clone() for k, v in self.head.state_dict().items()}
+        decay = self._decay(stop) if self.decay is None else self.decay
+        self.head.load_state_dict(start)
+        problem = self._problem(torch.arange(len(self.split)), stop)
+        loss = problem.solve(decay, FULL_STEPS)
+        self.check_finite(loss)
+        if stop.is_set:
+            self.head.load_state_dict(start)
+            return False
+        num_samples = len(problem.samples)
+        self.position.add(
+            images=num_samples,
+            loss=loss * num_samples,
+            correct=self._num_correct(problem),
+            seconds=time.perf_counter() - began,
+        )
+        problem.put_back()
+        on_epoch(self.end_epoch(0.0) | {"weight_decay": decay})
+        return True
+
+    def _problem(self, rows: Tensor, stop: StopRequest) -> HeadProblem:
+        samples = Samples(self.split, rows, self.head.num_classes)
+        return HeadProblem(self.head, self.loss, samples, lambda: stop.is_set)
+
+    def _decay(self, stop: StopRequest) -> float:
+        """Return the weight decay that suits a fifth of each class, held out."""
+        keys = [str(row) for row in range(len(self.split))]
+        held = hold_out(keys, self.split.labels, {"val": JUDGED_SHARE})
+        train, val = (torch.from_numpy(held[part]) for part in ("train", "val"))
+        return choose_decay(self._problem(train, stop), val, self.log_prior)
+
+    @torch.no_grad()
+    def _num_correct(self, problem: HeadProblem) -> int:
+        hits = 0
+        for ids, view in problem.samples.chunks():
+            logits = problem.head(problem.scaled(self.split.take(ids, view)))
+            hits += int((logits.argmax(1) == self.split.labels[ids]).sum())
+        return hits
