@@ -25,8 +25,8 @@ def test_parse_data_option(option, settings):
         (
             "foldr:photos",
             "unknown data set 'foldr'; did you mean 'folder'? Known: cifar100_lt, "
-            "cifar10_lt, csv, digits_lt, folder, imagenet_lt, inaturalist2018, list, "
-            "parquet, places_lt",
+            "cifar10_lt, csv, digits_lt, features, folder, imagenet_lt, "
+            "inaturalist2018, list, parquet, places_lt",
         ),
         (
             "digits_lt:photos",
@@ -37,7 +37,7 @@ def test_parse_data_option(option, settings):
         (
             "",
             "unknown data set ''; Known: cifar100_lt, cifar10_lt, csv, digits_lt, "
-            "folder, imagenet_lt, inaturalist2018, list, parquet, places_lt",
+            "features, folder, imagenet_lt, inaturalist2018, list, parquet, places_lt",
         ),
     ],
 )

@@ -8,8 +8,9 @@ from tailshift.models import MODELS, num_parameters
 def test_models__say_what_they_are_meant_for(name: str) -> None:
     build = MODELS.get(name)
     size = build.image_size
-    features = build(build.in_channels)(torch.randn(2, build.in_channels, size, size))
-    assert features.shape == (2, build.feature_dim)
+    backbone = build(build.in_channels)
+    features = backbone(torch.randn(2, build.in_channels, size, size))
+    assert features.shape == (2, backbone.feature_dim)
     assert MODELS.sentence(name).endswith(".")
 
 
