@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -438,6 +438,8 @@ def write_bank(
 @dataclass(frozen=True)
 class BankedFeatures(Dataset):
     """A feature bank."""
+
+    sentence: ClassVar[str] = "Features of your images, from `tailshift features`."
 
     path: str = ""
     """The bank's folder."""
