@@ -141,7 +141,7 @@ HEADING = ",".join(COLUMNS) + "\n"
             HEADING + "x" * 200_000,
             "is not a CSV file in UTF-8 (field larger than field limit (131072)).",
         ),
-        (HEADING + "a,b\n", "must have 17 values a row, but row 1 has 2."),
+        (HEADING + "a,b\n", "must have 18 values a row, but row 1 has 2."),
         (
             "\udcff",
             "is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xff in "

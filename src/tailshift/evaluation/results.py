@@ -34,6 +34,7 @@ COLUMNS = (
     "commit",
     "hardware",
     "torch",
+    "precision",
     "minutes",
     "command",
 )
@@ -94,6 +95,7 @@ def _about(run: Run) -> dict[str, str]:
         "commit": str(environment.get("commit")),
         "hardware": str(environment.get("hardware")),
         "torch": str(torch_version),
+        "precision": config.train.precision,
         "minutes": _minutes(run),
         "command": training_command(config),
     }
