@@ -5,6 +5,7 @@ import gc
 import logging
 import math
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,6 +99,7 @@ def leave_processes() -> None:
     gc.collect()  # modules in reference cycles hold groups of their own
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
+        time.sleep(0.1)  # caches of DTensor keep groups: their threads end their work
 
 
 def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
