@@ -17,7 +17,12 @@ from tailshift.losses.class_balanced import (
     class_balanced_focal_loss,
     class_balanced_weights,
 )
-from tailshift.losses.cross_entropy import CrossEntropyLoss, cross_entropy_loss
+from tailshift.losses.cross_entropy import (
+    CrossEntropyLoss,
+    WeightedCrossEntropyLoss,
+    cross_entropy_loss,
+    weighted_cross_entropy_loss,
+)
 from tailshift.losses.discriminative_centroids import centroid_loss, centroid_pull
 from tailshift.losses.focal import FocalLoss, focal_log_posteriors, focal_loss
 from tailshift.losses.lade import LADELoss, lade_ce_loss, lade_loss
@@ -33,10 +38,6 @@ from tailshift.losses.soft_targets import (
     smooth_labels,
     smoothed_loss,
     soft_target_loss,
-)
-from tailshift.losses.weighted_cross_entropy import (
-    WeightedCrossEntropyLoss,
-    weighted_cross_entropy_loss,
 )
 from tailshift.processes import Processes
 

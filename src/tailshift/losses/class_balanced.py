@@ -5,15 +5,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses import base
+from tailshift.losses.cross_entropy import (
+    WeightedCrossEntropyLoss,
+    weighted_cross_entropy_loss,
+)
 from tailshift.losses.focal import (
     FocalForm,
     check_form,
     focal_from_cross_entropy,
     softmax_focal,
-)
-from tailshift.losses.weighted_cross_entropy import (
-    WeightedCrossEntropyLoss,
-    weighted_cross_entropy_loss,
 )
 from tailshift.priors import VectorLike
 

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from tailshift.models.heads.cosine import CosineHead
 from tailshift.models.heads.head import HEADS, Head
+from tailshift.models.heads.linear import CosineHead
 
 
 class ExpertOutput(NamedTuple):
