@@ -18,6 +18,9 @@ from tailshift.compensation import (
 from tailshift.config import (
     RunConfig as RunConfig,
 )
+from tailshift.data.features import (
+    FeatureBank as FeatureBank,
+)
 from tailshift.estimators import (
     Adaptation as Adaptation,
 )
@@ -128,6 +131,9 @@ from tailshift.serving.export import (
 )
 from tailshift.training import (
     train as train,
+)
+from tailshift.training.extraction import (
+    features as features,
 )
 
 __version__: str

@@ -26,6 +26,8 @@ from tailshift.data import DATASETS, SAMPLERS, Dataset
 from tailshift.losses import as_loss
 from tailshift.methods import METHODS, SCHEDULES, Method, Stage
 from tailshift.models import AUTO, MODELS, check_model_name, suitable_model
+from tailshift.models.pretrained import seen_size
+from tailshift.models.timm_backbone import PREFIX as TIMM
 from tailshift.registry import OWN, Origin, Registry, did_you_mean
 
 _Filled = TypeVar("_Filled")
@@ -71,12 +73,22 @@ class ModelConfig(_Section):
     """Keep the backbone's weights and train the head alone, on features that are
     computed once: see `tailshift features`."""
     image_size: NonNegativeInt = 0
-    """Height and width that a frozen backbone resizes its images to; 0 for none."""
+    """Height and width that a frozen backbone sees images in; 0 takes theirs, but at
+    least 128 and at most the network's own."""
 
     @field_validator("name")
     @classmethod
     def _is_known(cls, name: str) -> str:
         return _known("model.name", check_model_name, name)
+
+    def for_images(self, image_size: int) -> "ModelConfig":
+        """Return this with what it leaves open decided for images of a size."""
+        name, seen = self.name, self.image_size
+        if name == AUTO:
+            name = suitable_model(image_size)
+        if self.frozen and not seen and name.startswith(TIMM):
+            seen = seen_size(name, image_size)
+        return self.model_copy(update={"name": name, "image_size": seen})
 
 
 class OptimConfig(_Section):
@@ -314,11 +326,8 @@ class RunConfig(BaseModel):
         return self.method.trained_prior(self.sampled_counts(class_counts, last))
 
     def for_images(self, image_size: int) -> "RunConfig":
-        """Return this with the model's own name, if it is ``auto``."""
-        if self.model.name != AUTO:
-            return self
-        name = {"name": suitable_model(image_size)}
-        return self.model_copy(update={"model": self.model.model_copy(update=name)})
+        """Return this with what ``model`` leaves open decided for images of a size."""
+        return self.model_copy(update={"model": self.model.for_images(image_size)})
 
     def in_precision(self, precision: str) -> "RunConfig":
         """Return this with that precision, if it is ``auto``."""

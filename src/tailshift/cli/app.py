@@ -20,7 +20,7 @@ from tailshift.registry import load_plugin
 from tailshift.storage import atomic_write, printable
 
 COMMANDS = (
-    *("demo", "data", "train", "tune", "evaluate", "report", "figures"),
+    *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),
     *("estimate", "predict", "export", "reproduce", "list"),
 )
 """The commands in the order of the work, as the help lists them."""

@@ -17,7 +17,6 @@ from tailshift.storage import printable
 
 if TYPE_CHECKING:
     from tailshift.config import RunConfig
-    from tailshift.data import Dataset
     from tailshift.methods import Method
 
 
@@ -144,8 +143,9 @@ def check(
 ) -> None:
     """Verify lists, labels, counts and files of a data set."""
     from tailshift.data import check_data
+    from tailshift.recipes import dataset_of
 
-    dataset = _dataset(name, settings or [])
+    dataset = dataset_of(name, settings or [])
     found = check_data(dataset, data_root, all_images=all_images)
     for line in found.summary:
         print(printable(line))
@@ -153,21 +153,3 @@ def check(
         print(f"error: {printable(fault)}", file=sys.stderr)
     if not found.is_sound:
         raise SystemExit(2)
-
-
-def _dataset(option: str, settings: Sequence[str]) -> "Dataset":
-    """Return the data set, its settings checked as those of a run are."""
-    from tailshift.config import RunConfig
-    from tailshift.data import parse_data_option
-    from tailshift.recipes import load_recipe, parse_override
-
-    chosen: dict[str, Any] = dict(parse_data_option(option))
-    for setting in settings:
-        change = parse_override(setting).get("data")
-        if not isinstance(change, dict):
-            raise ValueError(
-                f"`--set` must be data.KEY=VALUE here, but is {setting!r}."
-            )
-        chosen |= change
-    run = load_recipe("digits_lt").to_mapping()  # a sound one, for its other sections
-    return RunConfig.from_mapping(run | {"data": chosen}).data

@@ -1,6 +1,5 @@
-"""Commands that train: demo, train."""
+"""Commands that train: demo, features, train."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,6 +54,80 @@ def demo(
     print(report)
 
 
+@app.command(
+    "features",
+    epilog="Example: tailshift features folder:photos --model lite0 -o bank",
+)
+def features_command(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="As for train --data, a recipe, or features that were made elsewhere: "
+            "npz:FILE, npy:FILE.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The bank's folder.")],
+    model: Annotated[
+        str, typer.Option(help="The network: lite0, or timm:NAME.")
+    ] = "lite0",
+    weights: Annotated[
+        str, typer.Option(metavar="FILE", help="Weights, if not those published.")
+    ] = "",
+    image_size: Annotated[
+        int,
+        typer.Option(help="Height and width that the network sees; 0: by the images."),
+    ] = 0,
+    views: Annotated[
+        int, typer.Option(help="Views of each training image: crops, flips; 1: as is.")
+    ] = 1,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Labels for npy:FILE.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="data.KEY=VALUE, e.g. data.flip=true."),
+    ] = None,
+    skip_broken: Annotated[
+        bool, typer.Option("--skip-broken", help="Skip images that cannot be read.")
+    ] = False,
+    data_root: DataRoot = None,
+    plugin: Plugins = None,
+    force: Force = False,
+    jobs: Annotated[int, typer.Option(help="Processes that share the cores.")] = 1,
+) -> None:
+    """Write the features of all images to a folder, for train --features.
+
+    What was interrupted is continued by the same command.
+    """
+    from tailshift.data import FeatureBank
+    from tailshift.recipes import dataset_of
+    from tailshift.training.extraction import features
+
+    form, _, path = data.partition(":")
+    if form in ("npz", "npy"):
+        bank = FeatureBank.from_file(output, path, labels)
+    else:
+        with telling_interrupts():
+            bank = features(
+                *(dataset_of(data, settings or []), model, output),
+                weights=weights,
+                image_size=image_size,
+                views=views,
+                jobs=jobs,
+                skip_broken=skip_broken,
+                force=force,
+                data_root=data_root,
+                verbose=True,
+            )
+    samples = [f"{about.samples:,} {k}" for k, about in bank.facts.splits.items()]
+    dim = bank.facts.feature_dim
+    announce(
+        f"{', '.join(samples)} samples of {dim} features: train --features {output}"
+    )
+    print(output)
+
+
 @app.command("train", epilog="Example: tailshift train digits_lt --method lade")
 def train_command(
     recipe: Annotated[
@@ -65,6 +138,14 @@ def train_command(
         str | None,
         typer.Option(
             help="Your images: folder:PATH, csv:FILE, list:FILE, parquet:PATH."
+        ),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BANK|MODEL",
+            help="Train the head alone: on a bank of `tailshift features`, or on "
+            "features of lite0 or timm:NAME, which are made once.",
         ),
     ] = None,
     method: Annotated[
@@ -106,8 +187,9 @@ def train_command(
     from tailshift.training.interrupt import exit_on_termination
     from tailshift.training.jobs import num_at_once
 
-    settings = [*_data_settings(data), *_start_settings(start), *(settings or [])]
-    if data is not None and recipe is None:
+    chosen = [*_data_settings(data), *_feature_settings(features, data)]
+    settings = [*chosen, *_start_settings(start), *(settings or [])]
+    if recipe is None and (data is not None or features is not None):
         recipe = OWN_IMAGES
     planned = _planned_runs(recipe, method, seeds, settings, output, resume)
     if detect_anomaly:
@@ -164,22 +246,34 @@ def _detecting(config: "RunConfig") -> "RunConfig":
 
 def _data_settings(data: str | None) -> list[str]:
     """Return the settings that --data stands for; a path is text, whatever it holds."""
+    from tailshift.data.features import as_toml
     from tailshift.data.own_forms import parse_data_option
 
     if data is None:
         return []
     option = parse_data_option(data)
-    return [f"data.{key}={_toml_string(value)}" for key, value in option.items()]
+    return [f"data.{key}={as_toml(value)}" for key, value in option.items()]
+
+
+def _feature_settings(features: str | None, data: str | None) -> list[str]:
+    """Return the settings that --features stands for."""
+    from tailshift.recipes import feature_settings
+
+    if features is None:
+        return []
+    if data is not None and Path(features).is_dir():
+        raise ValueError(
+            f"`--features` {features} is a bank, which has its own data: drop --data, "
+            "or name a network."
+        )
+    return feature_settings(features)
 
 
 def _start_settings(start: str | None) -> list[str]:
     """Return the settings that --from stands for."""
-    return [] if start is None else [f"train.start_from={_toml_string(start)}"]
+    from tailshift.data.features import as_toml
 
-
-def _toml_string(text: str) -> str:
-    # JSON's escapes are TOML's, but for halves of an emoji and the delete character.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return [] if start is None else [f"train.start_from={as_toml(start)}"]
 
 
 def _planned_runs(

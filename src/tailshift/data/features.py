@@ -2,6 +2,8 @@
 
 import json
 import struct
+import warnings
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +19,12 @@ from torch import Tensor
 from tailshift.data.batches import Batch, BatchPlan, Loader, Request
 from tailshift.data.dataset import DATASETS, Dataset, LongTailedData, Split
 from tailshift.data.images import Preparation
-from tailshift.data.own_images import check_every_name, hold_out, number_labels
+from tailshift.data.own_images import (
+    SPLIT_NAMES,
+    check_every_name,
+    hold_out,
+    number_labels,
+)
 from tailshift.data.randomness import Stream, hashed_below
 from tailshift.storage import check_regular, read_json, write_json
 
@@ -51,6 +58,8 @@ class BankFacts(BaseModel):
     """16 hex digits that tell which weights the network had."""
     preparation: dict[str, Any] | None = None
     """How image files became what the network saw; None if they were in memory."""
+    skip_broken: bool = False
+    """Whether images that cannot be read were skipped."""
     class_names: tuple[str, ...]
     feature_dim: Annotated[int, Field(ge=1)]
     in_channels: int
@@ -86,6 +95,12 @@ class FeatureSplit(Split):
     image_size: int = 1
     preparation: Preparation | None = None
     """How image files became what the network saw; None if they were in memory."""
+
+    network: Mapping[str, Any] | None = None
+    """The network's section of a configuration; None if nothing says."""
+
+    weights: str = ""
+    """16 hex digits that tell which weights the network had."""
 
     rows: NDArray[np.int64] | None = None
     """Rows of the features that belong to the split; None is all of them."""
@@ -199,7 +214,7 @@ class FeatureBank:
 
     @classmethod
     def load(cls, directory: str | Path) -> "FeatureBank":
-        """Return the bank in a folder, after a look at every file."""
+        """Return the bank in a folder; its checksums are compared when it is read."""
         folder = Path(directory)
         if not (folder / BANK_FACTS).is_file():
             raise FileNotFoundError(
@@ -216,7 +231,7 @@ class FeatureBank:
             ) from None
         bank = cls(folder, facts)
         for name in facts.splits:
-            bank.split(name)
+            bank._mapped(name)
         return bank
 
     @classmethod
@@ -255,7 +270,7 @@ class FeatureBank:
         dim = splits["train"].features.shape[2]
         facts = {
             "data": "features",
-            "model": {"name": "features"},
+            "model": {"name": "features", "frozen": True},
             "weights": "",
             "class_names": class_names,
             "feature_dim": dim,
@@ -266,26 +281,79 @@ class FeatureBank:
         }
         return write_bank(folder, facts, splits)
 
+    @classmethod
+    def from_file(
+        cls,
+        directory: str | Path,
+        features: str | Path,
+        labels: str | Path | None = None,
+    ) -> "FeatureBank":
+        """Write a bank of features in files of NumPy, and return it.
+
+        Args:
+            directory: Folder to write, which must not hold a bank.
+            features: A ``.npy`` file of shape (N, d), or an ``.npz`` file with the
+                arrays ``features``, ``labels`` and, if splits are given, ``split``:
+                train, val or test for each sample.
+            labels: A ``.npy`` file of N numbers or texts, if they are not in the other.
+        """
+        found = _read_arrays(Path(features), Path(labels) if labels else None)
+        x, y = found["features"], found["labels"]
+        if "split" not in found:
+            return cls.from_arrays(directory, train=(x, y))
+        named = [SPLIT_NAMES.get(str(name).lower()) for name in found["split"].tolist()]
+        if len(named) != len(x) or None in named:
+            raise ValueError(
+                f"`split` in {features} must be train, val or test for each of the "
+                f"{len(x)} samples, but is not."
+            )
+        rows = {name: np.array([n == name for n in named]) for name in SPLITS}
+        parts = {name: (x[r], y[r]) for name, r in rows.items() if r.any()}
+        if not parts.keys() >= {"train"}:
+            raise ValueError(f"`split` in {features} must name train, but never does.")
+        return cls.from_arrays(directory, **parts)
+
+    @property
+    def settings(self) -> list[str]:
+        """What `load_recipe` takes to train on the bank."""
+        chosen = {"data.name": "features", "data.path": str(self.directory)}
+        chosen |= {f"model.{key}": value for key, value in self.facts.model.items()}
+        return [f"{key}={as_toml(value)}" for key, value in chosen.items()]
+
     def split(self, name: str) -> FeatureSplit:
-        """Return a split, mapped into memory."""
-        facts, about = self.facts, self.facts.splits[name]
-        shape = (about.views, about.samples, facts.feature_dim)
-        mapped = map_split(split_path(self.directory, name), shape)
-        if split_checksum(mapped) != about.checksum:
+        """Return a split, mapped into memory, without samples that were skipped."""
+        facts, mapped = self.facts, self._mapped(name)
+        if split_checksum(mapped) != facts.splits[name].checksum:
             raise ValueError(
                 f"{split_path(self.directory, name)} is damaged: its checksum does not "
                 "fit its content. Make it again with `tailshift features --force`."
             )
+        if (row := first_not_finite(mapped["features"])) is not None:
+            raise ValueError(
+                f"{split_path(self.directory, name)} must have finite features, but "
+                f"those of sample {row} are not. Make it again with `tailshift "
+                "features --force`."
+            )
+        labels = torch.from_numpy(mapped["labels"].astype(np.int64))
         prep = facts.preparation
-        return FeatureSplit(
-            torch.from_numpy(mapped["features"]),
-            torch.from_numpy(mapped["labels"].astype(np.int64)),
+        split = FeatureSplit(
+            _as_tensor(mapped["features"]),
+            labels,
             mean=facts.mean,
             std=facts.std,
             in_channels=facts.in_channels,
             image_size=facts.image_size,
             preparation=None if prep is None else Preparation(**prep),
+            network=facts.model,
+            weights=facts.weights,
         )
+        return split if (labels >= 0).all() else split.subset(labels >= 0)
+
+    def _mapped(self, name: str) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a split, whose shape is compared."""
+        about = self.facts.splits[name]
+        shape = (about.views, about.samples, self.facts.feature_dim)
+        return map_split(split_path(self.directory, name), shape)
 
     def data(self) -> LongTailedData:
         """Return the splits as training takes them."""
@@ -300,6 +368,49 @@ class FeatureBank:
         )
 
 
+def as_toml(value: str | float) -> str:
+    """Return text, a number or a truth as a setting has it, whatever a text holds."""
+    # JSON's escapes are TOML's, but for halves of an emoji and the delete character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _read_arrays(features: Path, labels: Path | None) -> dict[str, NDArray[Any]]:
+    """Return the arrays ``features``, ``labels`` and, if there is one, ``split``."""
+    if features.suffix == ".npz":
+        arrays: dict[str, NDArray[Any]] = dict(_read_numpy(features))
+    else:
+        arrays = {"features": _read_numpy(features)}
+    if labels is not None:
+        arrays["labels"] = _read_numpy(labels)
+    for name in ("features", "labels"):
+        if name not in arrays:
+            raise ValueError(
+                f"{features} must come with {name}, but has "
+                f"{', '.join(sorted(arrays)) or 'nothing'}. Save them in one .npz file "
+                "as `features` and `labels`, or name a file of labels (--labels)."
+            )
+    return arrays
+
+
+def _read_numpy(path: Path) -> Any:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file `{path}`.")
+    check_regular(path)
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError, zipfile.BadZipFile):
+        raise ValueError(f"{path} must be arrays saved by NumPy, but is not.") from None
+
+
+def _as_tensor(array: NDArray[Any]) -> Tensor:
+    """Return an array that is only read as a tensor of the same memory."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings(
+            "ignore", message=".*not writable", category=UserWarning
+        )
+        return torch.from_numpy(array)
+
+
 def _checked(name: str, features: Any, labels: Any) -> tuple[NDArray[Any], list[Any]]:
     """Return features (N, d) and as many labels, or refuse them in a sentence."""
     x = np.asarray(features)
@@ -309,12 +420,22 @@ def _checked(name: str, features: Any, labels: Any) -> tuple[NDArray[Any], list[
             f"`{name}` must be features of shape (N, d), floating point, and N labels, "
             f"but has {x.dtype} of shape {x.shape} and {len(y)} labels."
         )
-    if not np.isfinite(x).all():
-        row = int((~np.isfinite(x)).any(axis=1).argmax())
+    x = x.astype(np.float32, copy=False)
+    if (row := first_not_finite(x[None])) is not None:
         raise ValueError(
             f"`{name}` must have finite features, but those of sample {row} are not."
         )
-    return x.astype(np.float32), y
+    return x, y
+
+
+def first_not_finite(features: NDArray[Any]) -> int | None:
+    """Return the first sample of features (views, N, d) with a NaN or infinity."""
+    for view in features:
+        for start in range(0, len(view), 4096):
+            is_finite = np.isfinite(view[start : start + 4096]).all(axis=1)
+            if not is_finite.all():
+                return start + int(is_finite.argmin())
+    return None
 
 
 def split_path(folder: Path, name: str) -> Path:
@@ -327,7 +448,7 @@ _CODES = {"float16": "F16", "float32": "F32", "int32": "I32"}
 
 
 def create_split(
-    path: Path, shape: tuple[int, int, int], dtype: str = "float16"
+    path: Path, shape: tuple[int, int, int], dtype: str = "float32"
 ) -> dict[str, NDArray[Any]]:
     """Make a safetensors file of a split, and return its arrays to be filled in place.
 
@@ -357,14 +478,15 @@ def create_split(
 
 
 def map_split(
-    path: Path, shape: tuple[int, int, int], mode: Literal["c", "r+"] = "c"
+    path: Path, shape: tuple[int, int, int], mode: Literal["r", "r+"] = "r"
 ) -> dict[str, NDArray[Any]]:
     """Return a split's features, (views, N, d), and labels, (N,), mapped into memory.
 
     Args:
         path: File that `create_split` made.
         shape: What the features must have.
-        mode: ``"r+"`` to fill them in; otherwise nothing reaches the file.
+        mode: ``"r+"`` to fill them in; otherwise they cannot be written to, so that
+            the system reads them page by page and a bank may be larger than memory.
     """
     if not path.is_file():
         raise FileNotFoundError(f"the feature bank {path.parent} has no {path.name}.")
@@ -412,9 +534,7 @@ def write_bank(
     about = {}
     for name, split in splits.items():
         views, samples, dim = len(split.features), len(split), split.features.shape[2]
-        arrays = create_split(
-            split_path(folder, name), (views, samples, dim), dtype="float32"
-        )
+        arrays = create_split(split_path(folder, name), (views, samples, dim))
         for view in range(views):
             done = 0
             for features, labels in split.chunks(4096, view):

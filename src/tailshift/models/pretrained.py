@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tailshift.models.backbone import MODELS, Backbone
+from tailshift.models.timm_backbone import PREFIX, TimmBackbone
 
 
 class Published(NamedTuple):
@@ -42,7 +43,72 @@ PUBLISHED: Mapping[str, Published] = {
 }
 """By the short name that ``--features`` and ``model.weights`` take."""
 
+SMALLEST_SEEN = 128
+"""Pixels that a network sees at least: its weights are of larger images."""
+
 INSTALL = "pip install 'tailshift[pretrained]'"
+
+
+def named_network(name: str, weights: str = "") -> dict[str, str | bool]:
+    """Return the settings of a network and its weights.
+
+    Args:
+        name: One of :data:`PUBLISHED`, or ``timm:NAME``, whose published weights are
+            fetched unless others are given.
+        weights: A file to take instead.
+
+    Example:
+        >>> named_network("lite0")
+        {'name': 'timm:tf_efficientnet_lite0', 'weights': 'lite0'}
+    """
+    if name in PUBLISHED:
+        network = f"{PREFIX}{PUBLISHED[name].model}"
+        return {"name": network, "weights": weights or name}
+    if not name.startswith(PREFIX):
+        raise ValueError(
+            f"features come from a feature bank or from a network, "
+            f"{', '.join(PUBLISHED)} or timm:NAME, but {name!r} is neither."
+        )
+    return {"name": name, **({"weights": weights} if weights else {"pretrained": True})}
+
+
+def weights_at_hand() -> dict[str, str | bool]:
+    """Return the settings of the best network whose weights can be had, if any can.
+
+    Installed weights go first; otherwise those of the Hub are fetched.
+    """
+    for name, published in PUBLISHED.items():
+        if published.path is not None:
+            return named_network(name)
+    published = PUBLISHED["lite0"]
+    try:
+        TimmBackbone(published.model, pretrained=True)
+    except OSError:
+        return {}
+    return named_network(f"{PREFIX}{published.model}")
+
+
+def seen_size(name: str, image_size: int) -> int:
+    """Return the height and width that a frozen network sees images in.
+
+    Theirs, but at least 128 pixels, at most the network's own, and that if it takes no
+    other.
+
+    Args:
+        name: ``timm:NAME``.
+        image_size: Height and width of the images.
+
+    Example:
+        >>> [seen_size("timm:tf_efficientnet_lite0", size) for size in (32, 160, 500)]
+        [128, 160, 224]
+    """
+    import timm  # here: it takes seconds, and most runs do without
+
+    config = timm.get_pretrained_cfg(name.removeprefix(PREFIX))
+    own = int(config.input_size[-1]) if config else 224
+    if config and config.fixed_input_size:
+        return own
+    return min(max(image_size, SMALLEST_SEEN), max(own, SMALLEST_SEEN))
 
 
 def read_published(name: str, model: nn.Module) -> dict[str, Tensor]:

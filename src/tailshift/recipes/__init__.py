@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tailshift.config import RunConfig
+from tailshift.data import Dataset, parse_data_option
+from tailshift.data.features import FeatureBank, as_toml
+from tailshift.models.pretrained import named_network
 from tailshift.registry import did_you_mean
 
 
@@ -40,6 +43,63 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> RunConfig:
     for change in sorted(map(parse_override, overrides), key=_changes_no_name):
         settings = _merge(settings, change)
     return RunConfig.from_mapping(settings)
+
+
+def dataset_of(option: str, settings: Sequence[str] = ()) -> Dataset:
+    """Return the data set that an option or a recipe names, its settings checked.
+
+    Args:
+        option: As ``--data`` takes it, or a name of `recipe_names`.
+        settings: Settings to change, each like ``"data.image_size=96"``.
+
+    Example:
+        >>> dataset_of("cifar100_lt_ir50_lade").imbalance_ratio
+        50.0
+    """
+    if option in _packaged():
+        chosen = dict(_packaged()[option]["data"])
+    else:
+        chosen = dict(parse_data_option(option))
+    for setting in settings:
+        change = parse_override(setting).get("data")
+        if not isinstance(change, dict):
+            raise ValueError(
+                f"`--set` must be data.KEY=VALUE here, but is {setting!r}."
+            )
+        chosen |= change
+    run = load_recipe("digits_lt").to_mapping()  # a sound one, for its other sections
+    return RunConfig.from_mapping(run | {"data": chosen}).data
+
+
+FEATURE_SETTINGS = (
+    "optim.name=lbfgs",
+    "optim.lr=0.1",
+    "optim.nesterov=true",
+    "optim.weight_decay=auto",
+    "optim.schedule=cosine",
+    "train.epochs=20",
+    "train.batch_size=256",
+    "train.drop_last=false",
+)
+"""How a head is trained on features, whatever the recipe says of whole networks."""
+
+
+def feature_settings(features: str) -> list[str]:
+    """Return the settings of a run on features.
+
+    Args:
+        features: A feature bank's folder, or the network that makes one from the
+            recipe's images: ``lite0`` or ``timm:NAME``.
+
+    Example:
+        >>> feature_settings("timm:resnet18")[:2]
+        ['model.name="timm:resnet18"', 'model.pretrained=true']
+    """
+    if Path(features).is_dir():
+        return [*FeatureBank.load(features).settings, *FEATURE_SETTINGS]
+    network = {**named_network(features), "frozen": True}
+    chosen = [f"model.{key}={as_toml(value)}" for key, value in network.items()]
+    return [*chosen, *FEATURE_SETTINGS]
 
 
 def _changes_no_name(change: Mapping[str, Any]) -> bool:

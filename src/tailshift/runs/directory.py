@@ -135,6 +135,9 @@ if hasattr(os, "register_at_fork"):
 FREE_SETTINGS = machine_settings(is_fixed=False)
 """Settings that may differ when a run is resumed: how it is done, not what it is."""
 
+OPEN = {"model.name": AUTO, "train.precision": AUTO, "model.image_size": 0}
+"""Settings that images or machine decide, and the value that leaves it to them."""
+
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
@@ -248,8 +251,8 @@ def check_same_config(directory: Path, config: RunConfig) -> None:
     began = flat_settings(run.read_config(directory))
     asked = flat_settings(config)
     for key in asked:
-        is_auto = key in ("model.name", "train.precision") and asked[key] == AUTO
-        if key in FREE_SETTINGS or is_auto:  # what "auto" is, the run has recorded
+        is_open = key in OPEN and asked[key] == OPEN[key]
+        if key in FREE_SETTINGS or is_open:  # what it came to, the run has recorded
             continue
         if began.get(key) != asked[key]:
             raise ValueError(

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
-from tailshift.data.images import MOST_SIZE
+from tailshift.data.images import MOST_SIZE, Preparation
 from tailshift.data.memory import Normalisation
 from tailshift.estimators import adapt
 from tailshift.methods.sade import SADE, learn_shares_from_images
@@ -56,6 +56,14 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
+def _preparation(value: Any) -> Any:
+    """Return what run.json says of a preparation as one."""
+    try:
+        return Preparation(**value) if isinstance(value, dict) else value
+    except TypeError:
+        raise ValueError("must be a preparation") from None
+
+
 class AdaptedExperts(NamedTuple):
     """SADE's model for a target, and what it takes to compensate its logits."""
 
@@ -80,11 +88,13 @@ class RunFacts(BaseModel):
     source_counts: Annotated[tuple[Count, ...], Field(strict=False)]
     full_counts: Annotated[tuple[Count, ...] | None, Field(strict=False)] = None
     """Training images of each class before some were held out, if some were."""
-    in_channels: Annotated[int, Field(ge=1, le=1024)]
+    in_channels: Annotated[int, Field(ge=1, le=2**20)]
     image_size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
     mean: Annotated[tuple[Finite, ...], Field(strict=False)]
     """Mean of the pixels: one per channel, or one for all."""
     std: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], Field(strict=False)]
+    preparation: Annotated[Preparation | None, BeforeValidator(_preparation)] = None
+    """How image files became what a frozen backbone saw, if its features were kept."""
     data_fingerprint: str
     skipped_images: Count | None = None
     kept_epoch: Count | None = None

@@ -144,6 +144,7 @@ def export_onnx(
     """
     for name in ("onnx", "onnxscript", "onnxruntime"):
         _needed(name)
+    preparation_of(run)  # refuses a run that reads no images
     example = _example(run, target_prior)
     served = ServedModel(run, example.target_prior).eval()
     inputs = example.inputs(2, example.priors()[0])
@@ -246,6 +247,7 @@ def export_program(
     Inputs, outputs and metadata are those of :func:`export_onnx`; the metadata are
     extra files of the archive. Read it with ``torch.export.load``.
     """
+    preparation_of(run)  # refuses a run that reads no images
     example = _example(run, target_prior)
     served = ServedModel(run, example.target_prior).eval()
     inputs = example.inputs(2, example.priors()[0])

@@ -100,6 +100,13 @@ def image_logits(run: Run, paths: Sequence[str], *, track: Track = iter) -> Imag
 
 def preparation_of(run: Run) -> Preparation:
     """Return how a run's images were resized and cropped in evaluation."""
+    if run.config.model.name == "features":
+        raise ValueError(
+            f"{run.directory} must have a network to read images, but was trained on "
+            "features that were made elsewhere. `tailshift features` makes them here."
+        )
+    if run.facts.preparation is not None:
+        return run.facts.preparation
     return run.config.data.preparation(run.facts.image_size)
 
 

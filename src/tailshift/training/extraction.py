@@ -1,12 +1,17 @@
 """Feature banks made from images: in chunks, resumable, on several processes."""
 
+import copy
 import dataclasses
 import hashlib
 import json
 import os
+import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from itertools import pairwise
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +25,11 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from torch import Tensor
-from torch.multiprocessing.spawn import spawn
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tailshift.config import ModelConfig
-from tailshift.data import LongTailedData, Split
+from tailshift.data import Dataset, FeatureSplit, LongTailedData, Split
 from tailshift.data.features import (
     BANK_FACTS,
     FeatureBank,
@@ -33,18 +38,34 @@ from tailshift.data.features import (
     split_checksum,
     split_path,
 )
+from tailshift.data.image_loader import (
+    BrokenImageWarning,
+    FileSplit,
+    default_num_workers,
+)
+from tailshift.data.own_images import check_every_name
 from tailshift.models import Backbone, pretrained
-from tailshift.runs.directory import hold_lock
+from tailshift.models.pretrained import named_network
+from tailshift.recipes import dataset_of
+from tailshift.runs.directory import LOCK, hold_lock
 from tailshift.runs.network import build_model_backbone
 from tailshift.storage import atomic_write, read_json, write_json
-from tailshift.training.distributed import machine_precision
-from tailshift.training.recorder import duration, print_line
+from tailshift.training.recorder import RELAY_SECONDS, duration, print_line
 
 BATCH = 64
 """Images that go through the network at a time."""
 
-TIMED_IMAGES = 512
+TIMED_IMAGES = 256
 """Images after which the time to go is told."""
+
+BEGUN = "begun.json"
+"""What a bank that is not finished is to hold."""
+
+WAIT_SECONDS = 1.0
+"""Time between two looks at whether another process has finished a bank."""
+
+FEATURE_FIELDS = ("name", "pretrained", "weights", "frozen", "image_size")
+"""Settings of a network that its features depend on."""
 
 Told = Callable[[int], None]
 """Told of images that are done."""
@@ -71,10 +92,67 @@ class BankPlan:
         """Return how many views a split has."""
         return self.views if name == "train" else 1
 
+    def mark(self, name: str, view: int, rank: int, jobs: int) -> Path:
+        """Return the file that says how many batches a process has done."""
+        return self.folder / f"progress-{name}-{view}-{rank}-of-{jobs}"
+
     @property
     def num_images(self) -> int:
         """Images that go through the network, all views counted."""
         return sum(len(s) * self.num_views(name) for name, s in self.splits.items())
+
+
+def features(
+    data: str | Dataset | LongTailedData,
+    model: str,
+    output: str | Path,
+    *,
+    weights: str | Path = "",
+    image_size: int = 0,
+    views: int = 1,
+    jobs: int = 1,
+    skip_broken: bool = False,
+    force: bool = False,
+    data_root: str | Path | None = None,
+    verbose: bool = False,
+) -> FeatureBank:
+    """Write the features of all images to a folder, as ``tailshift features`` does.
+
+    An interrupted bank is continued where it stands, and a finished one that fits is
+    returned as it is.
+
+    Args:
+        data: ``folder:PATH``, ``csv:FILE``, ``list:FILE``, ``parquet:PATH``, the name
+            of a data set or of a recipe, or the data themselves.
+        model: ``lite0`` or ``timm:NAME``.
+        output: The bank's folder.
+        weights: A file of weights instead of the published ones.
+        image_size: Height and width that the network sees; 0 takes those of the images,
+            but at least 128 and at most the network's own.
+        views: Views of each training image: the first unaltered, the others augmented
+            as in training.
+        jobs: Processes, each with its share of the cores.
+        skip_broken: Skip images that cannot be read, instead of stopping.
+        force: Replace a bank of other images or of another network.
+        data_root: The folder that holds the data, if its name does not say.
+        verbose: Print on standard error what is done, and the expected time.
+    """
+    network = {**named_network(model, str(weights)), "frozen": True}
+    section = ModelConfig.model_validate({**network, "image_size": image_size})
+    if isinstance(data, str):
+        data = dataset_of(data)
+    if isinstance(data, Dataset):
+        dataset = data.without_stops() if skip_broken else data
+        root = None if data_root is None else Path(data_root)
+        data = dataset.load(root=root, seed=0)
+    with extraction_progress(is_verbose=verbose) as progress:
+        return make_bank(
+            *(data, section, output),
+            views=views,
+            jobs=jobs,
+            force=force,
+            track=progress,
+        )
 
 
 def make_bank(
@@ -85,46 +163,85 @@ def make_bank(
     views: int = 1,
     jobs: int = 1,
     force: bool = False,
-    track: Told = lambda images: None,
+    track: Callable[[int], Told] = lambda num_images: lambda images: None,
 ) -> FeatureBank:
     """Write the features of all images to a folder, and return the bank.
 
-    One that was interrupted is continued where it stands, and a finished one that fits
-    is returned as it is.
+    If another process makes it, this one waits for it.
 
     Args:
         data: The images, as `Dataset.load` gives them.
         model: The network and its weights.
         output: The bank's folder.
-        views: Views of each training image: the first unaltered, the others augmented
-            as in training.
-        jobs: Processes, each with its share of the cores.
+        views: Views of each training image.
+        jobs: Processes.
         force: Replace a bank of other images or of another network.
-        track: Told of images that are done.
+        track: Given the number of images, returns what is told of those done.
     """
-    if views < 1:
-        raise ValueError(f"`views` must be >= 1, but is {views}.")
+    for name, number in (("views", views), ("jobs", jobs)):
+        if number < 1:
+            raise ValueError(f"`{name}` must be >= 1, but is {number}.")
+    model = model.for_images(data.image_size)
     plan = BankPlan(Path(output), prepared(data, model), model, views)
+    _check_folder(plan.folder)
     plan.folder.mkdir(parents=True, exist_ok=True)
-    with hold_lock(plan.folder):
+    with waiting_for_lock(plan.folder):
         backbone = build_model_backbone(model, image_size=plan.data.image_size)
         facts = bank_facts(plan, backbone)
         if (plan.folder / BANK_FACTS).exists():
-            bank = FeatureBank.load(plan.folder)
-            if _same(bank.facts.model_dump(mode="json"), facts):
-                return bank
+            if not force:
+                bank = FeatureBank.load(plan.folder)
+                if _same(bank.facts.model_dump(mode="json"), facts):
+                    return bank
             _refuse(plan.folder / BANK_FACTS, force)
         _begin(plan, facts, force)
+        told = track(plan.num_images - num_done(plan, jobs))
         if jobs == 1:
-            work(0, 1, plan, backbone, track)
+            work(0, 1, plan, backbone, told)
         else:
-            spawn(work, (jobs, plan, backbone, None), nprocs=jobs)  # type: ignore[no-untyped-call] # torch's
+            work_together(jobs, plan, backbone, told)
         _finish(plan, facts)
     return FeatureBank.load(plan.folder)
 
 
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder with files that are no bank's: nothing in it is replaced."""
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(
+            f"`output` must be a folder, but {folder} is a file. Name another."
+        )
+    is_bank = any((folder / name).exists() for name in (BANK_FACTS, BEGUN, LOCK))
+    if folder.is_dir() and any(folder.iterdir()) and not is_bank:
+        raise FileExistsError(
+            f"`output` {folder} exists and is not a feature bank, so that nothing in "
+            "it is replaced. Name another folder."
+        )
+
+
+@contextmanager
+def waiting_for_lock(folder: Path) -> Iterator[None]:
+    """Hold a bank's lock while the block runs, once another process lets go of it."""
+    is_told = False
+    while True:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(hold_lock(folder))
+            except BlockingIOError:
+                if not is_told:
+                    text = f"features: another process makes {folder}; waiting for it"
+                    print_line(Console(stderr=True), text)
+                is_told = True
+            else:
+                yield
+                return
+        time.sleep(WAIT_SECONDS)
+
+
 def prepared(data: LongTailedData, model: ModelConfig) -> LongTailedData:
-    """Return the data with pixels normalised as the network's weights expect."""
+    """Return the data with pixels normalised as the network's weights expect.
+
+    Images that are read from files get the size that the network sees at once.
+    """
     if data.in_channels != 3:
         raise ValueError(
             f"a pretrained network takes colour images, but those of {data.name} have "
@@ -136,11 +253,14 @@ def prepared(data: LongTailedData, model: ModelConfig) -> LongTailedData:
             f"features, but is {model.name!r}."
         )
     mean, std, _ = pretrained.pixel_statistics(model.name.removeprefix("timm:"))
-    splits: dict[str, Any] = {
-        name: dataclasses.replace(split, mean=mean, std=std)
-        for name in ("train", "val", "test")
-        if (split := getattr(data, name)) is not None
-    }
+    splits: dict[str, Any] = {}
+    for name in ("train", "val", "test"):
+        split = getattr(data, name)
+        if isinstance(split, FileSplit):
+            sized = dataclasses.replace(split.preparation, image_size=model.image_size)
+            split = dataclasses.replace(split, preparation=sized)
+        if split is not None:
+            splits[name] = dataclasses.replace(split, mean=mean, std=std)
     return dataclasses.replace(data, **splits)
 
 
@@ -150,9 +270,10 @@ def bank_facts(plan: BankPlan, backbone: Backbone) -> dict[str, Any]:
     preparation = getattr(data.train, "preparation", None)
     facts = {
         "data": data.name,
-        "model": plan.model.model_dump(mode="json"),
+        "model": plan.model.model_dump(mode="json", include=set(FEATURE_FIELDS)),
         "weights": weights_fingerprint(backbone),
         "preparation": preparation and dataclasses.asdict(preparation),
+        "skip_broken": getattr(data.train, "skip_broken", False),
         "class_names": data.class_names,
         "feature_dim": backbone.feature_dim,
         "in_channels": data.in_channels,
@@ -170,6 +291,30 @@ def bank_facts(plan: BankPlan, backbone: Backbone) -> dict[str, Any]:
     }
     as_json: dict[str, Any] = json.loads(json.dumps(facts))
     return as_json
+
+
+def check_bank(split: FeatureSplit, model: ModelConfig, backbone: Backbone) -> None:
+    """Refuse features that another network gave than the one that is to take images.
+
+    Args:
+        split: Features of a bank.
+        model: The network's section of a configuration.
+        backbone: It.
+    """
+    made_by = split.network or {}
+    for key, value in made_by.items():
+        if getattr(model, key) != value:
+            raise ValueError(
+                f"the features were made with model.{key} = {value!r}, but it is "
+                f"{getattr(model, key)!r} here. Name the bank with --features, or make "
+                "another."
+            )
+    if split.weights and split.weights != weights_fingerprint(backbone):
+        raise ValueError(
+            f"the features were made with other weights of {model.name} than "
+            f"{model.weights or 'those published'} has now. Make them again with "
+            "`tailshift features --force`."
+        )
 
 
 def weights_fingerprint(backbone: Backbone) -> str:
@@ -201,67 +346,138 @@ def _refuse(path: Path, force: bool) -> None:
 def _begin(plan: BankPlan, facts: dict[str, Any], force: bool) -> None:
     """Make the files that the features go to, unless they are there half filled."""
     folder = plan.folder
-    begun = folder / "begun.json"
+    begun = folder / BEGUN
     if begun.is_file() and not (folder / BANK_FACTS).exists():
         if _same(read_json(begun), facts):
             return
         _refuse(begun, force)
-    for name in (BANK_FACTS, "begun.json"):
-        (folder / name).unlink(missing_ok=True)
-    for path in folder.glob("progress-*"):
-        path.unlink()
+    for path in (folder / BANK_FACTS, begun, *folder.glob("progress-*")):
+        path.unlink(missing_ok=True)
     for name, split in plan.splits.items():
         shape = (plan.num_views(name), len(split), facts["feature_dim"])
         arrays = create_split(split_path(folder, name), shape)
-        arrays["labels"][:] = -1  # not there yet
-
+        arrays["labels"][:] = -1  # not there yet, or skipped
     write_json(begun, facts)
 
 
-def work(
-    rank: int,
-    jobs: int,
-    plan: BankPlan,
-    backbone: Backbone,
-    track: Told | None,
-) -> None:
+def num_done(plan: BankPlan, jobs: int) -> int:
+    """Return how many images went through the network before, about."""
+    done = 0
+    for name, split in plan.splits.items():
+        for view in range(plan.num_views(name)):
+            marks = [plan.mark(name, view, rank, jobs) for rank in range(jobs)]
+            batches = sum(int(m.read_text()) for m in marks if m.is_file())
+            done += min(batches * BATCH, len(split))
+    return done
+
+
+def work(rank: int, jobs: int, plan: BankPlan, backbone: Backbone, track: Told) -> None:
     """Compute one process's share of all features.
 
     Args:
-        rank: Which process.
-        jobs: Of how many.
+        rank: This process, 0..jobs − 1.
+        jobs: Number of processes.
         plan: What the bank is to hold.
         backbone: The network.
         track: Told of images that are done.
     """
+    num_cores = max(1, default_num_workers(jobs))
     if jobs > 1:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // jobs))
-    backbone.eval().to(memory_format=torch.channels_last)
+        torch.set_num_threads(num_cores)
+    network = folded(backbone, plan.data.image_size).to(
+        memory_format=torch.channels_last
+    )
     for name, split in plan.splits.items():
         shape = (plan.num_views(name), len(split), backbone.feature_dim)
         arrays = map_split(split_path(plan.folder, name), shape, mode="r+")
         for view in range(plan.num_views(name)):
-            mark = plan.folder / f"progress-{name}-{view}-{rank}-of-{jobs}"
+            mark = plan.mark(name, view, rank, jobs)
             done = int(mark.read_text()) if mark.is_file() else 0
             loader = split.loader(
                 batch_size=BATCH * jobs,
                 training=view > 0,
                 rank=rank,
                 world_size=jobs,
-                num_workers=max(1, (os.cpu_count() or 1) // jobs),
+                num_workers=num_cores,
             )
             with closing(loader):
                 for batch in loader.epoch(view, done):
                     ids = batch.sample_ids.numpy()
-                    features = embed(backbone, batch.images)
-                    _check_finite(features, ids, name)
-                    arrays["features"][view, ids] = features
-                    arrays["labels"][ids] = batch.labels
+                    if len(ids):
+                        given = embed(network, batch.images)
+                        _check_finite(given, ids, name)
+                        arrays["features"][view, ids] = given
+                        arrays["labels"][ids] = batch.labels
                     done += 1
                     if done % 16 == 0 or done == len(loader):
                         _note(mark, done, arrays)
-                    if track is not None:
-                        track(len(ids))
+                    track(len(ids))
+
+
+def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) -> None:
+    """Compute all features in several processes, whose faults are raised here."""
+    context = get_context("spawn")  # a fork would inherit PyTorch's threads
+    counts, answers = context.Array("q", jobs), context.SimpleQueue()
+    workers = [
+        context.Process(
+            target=_worker, args=(rank, jobs, plan, backbone, counts, answers)
+        )
+        for rank in range(jobs)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        known, is_busy = 0, True
+        while is_busy:
+            time.sleep(RELAY_SECONDS)
+            is_failed = any(worker.exitcode for worker in workers)
+            is_busy = not is_failed and any(worker.is_alive() for worker in workers)
+            known, before = sum(counts), known
+            track(known - before)
+            _heed(answers)
+        if any(worker.exitcode for worker in workers):
+            raise ChildProcessError(
+                f"a process that made features for {plan.folder} has ended early. The "
+                "same command continues where it stands, with --jobs 1 in less memory."
+            )
+    finally:
+        for worker in workers:
+            if worker.is_alive():
+                worker.terminate()
+                worker.join()
+
+
+def _heed(answers: Any) -> None:
+    """Raise, or warn of, what processes have sent."""
+    while not answers.empty():
+        answer = answers.get()
+        if isinstance(answer, Warning):
+            warnings.warn(answer, stacklevel=3)
+        else:
+            raise answer
+
+
+def _worker(
+    rank: int, jobs: int, plan: BankPlan, backbone: Backbone, counts: Any, answers: Any
+) -> None:
+    """Do a share of the work in a process of its own, and tell of it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    parent = os.getppid()
+
+    def count(images: int) -> None:
+        counts[rank] += images
+        if os.getppid() != parent:  # killed: another may begin to write
+            os._exit(1)
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", BrokenImageWarning)
+        try:
+            work(rank, jobs, plan, backbone, count)
+        except (ValueError, OSError, FloatingPointError) as error:
+            answers.put(error)
+    for warning in told:
+        if isinstance(warning.message, BrokenImageWarning):
+            answers.put(warning.message)
 
 
 def _note(mark: Path, done: int, arrays: dict[str, Any]) -> None:
@@ -272,16 +488,50 @@ def _note(mark: Path, done: int, arrays: dict[str, Any]) -> None:
         temporary.write_text(str(done))
 
 
+def folded(backbone: Backbone, image_size: int) -> nn.Module:
+    """Return a copy of a network with its batch normalisation in its convolutions.
+
+    In float32 it gives the same features in two thirds of the time. bf16 would be as
+    fast again, but moves features by several percent, and with them what a head that
+    was trained on them answers for images.
+
+    Args:
+        backbone: It is left as it is.
+        image_size: Height and width of its images.
+    """
+    network = copy.deepcopy(backbone).eval()
+    shape = (2, 3, image_size, image_size)
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = network(images)
+    whole = copy.deepcopy(network)
+    for module in list(network.modules()):
+        _fold_children(module)
+    with torch.inference_mode():
+        is_same = torch.allclose(network(images), expected, rtol=1e-3, atol=1e-4)
+    return network if is_same else whole  # modules may run in another order
+
+
+def _fold_children(module: nn.Module) -> None:
+    """Fold each normalisation that follows a convolution into it, in place."""
+    parts = list(module.named_children())
+    for (_, first), (name, second) in pairwise(parts):
+        if not (isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d)):
+            continue
+        after = [getattr(second, part, nn.Identity()) for part in ("drop", "act")]
+        folded_pair = fuse_conv_bn_eval(first, second)
+        first.weight, first.bias = folded_pair.weight, folded_pair.bias
+        setattr(module, name, nn.Sequential(*after))
+
+
 @torch.inference_mode()
 def embed(
-    backbone: Backbone, images: Tensor
+    network: nn.Module, images: Tensor
 ) -> "np.ndarray[Any, np.dtype[np.float16]]":
-    """Return the features of images in half precision."""
-    is_bf16 = machine_precision("cpu") == "bf16-mixed"
+    """Return the features of images, computed in float32, in half precision."""
     images = images.contiguous(memory_format=torch.channels_last)
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_bf16):
-        features: Tensor = backbone(images)
-    return features.half().numpy()
+    given: Tensor = network(images)
+    return given.half().numpy()
 
 
 def _check_finite(features: Any, ids: Any, name: str) -> None:
@@ -298,9 +548,13 @@ def _finish(plan: BankPlan, facts: dict[str, Any]) -> None:
     for name, about in facts["splits"].items():
         shape = (about["views"], about["samples"], facts["feature_dim"])
         arrays = map_split(split_path(plan.folder, name), shape)
+        if name == "train":  # some may have been skipped
+            labels = torch.from_numpy(arrays["labels"].astype(np.int64))
+            kept, names = labels[labels >= 0], plan.data.class_names
+            check_every_name(kept, names, str(plan.folder))
         about["checksum"] = split_checksum(arrays)
     write_json(plan.folder / BANK_FACTS, facts)
-    for path in (plan.folder / "begun.json", *plan.folder.glob("progress-*")):
+    for path in (plan.folder / BEGUN, *plan.folder.glob("progress-*")):
         path.unlink(missing_ok=True)
 
 
@@ -314,13 +568,12 @@ def cached_bank(
         model: The network and its weights.
         track: Given the number of images, returns what is told of those done.
     """
+    model = model.for_images(data.image_size)
     plan = BankPlan(Path(), prepared(data, model), model)
     backbone = build_model_backbone(model, image_size=plan.data.image_size)
     facts = json.dumps(bank_facts(plan, backbone), sort_keys=True)
     folder = cache_folder() / hashlib.sha256(facts.encode()).hexdigest()[:16]
-    if (folder / BANK_FACTS).is_file():
-        return FeatureBank.load(folder)
-    return make_bank(data, model, folder, track=track(plan.num_images))
+    return make_bank(data, model, folder, track=track)
 
 
 def cache_folder() -> Path:
@@ -348,15 +601,19 @@ def extraction_progress(*, is_verbose: bool) -> Iterator[Callable[[int], Told]]:
 
         def begin(num_images: int) -> Told:
             task = bar.add_task("features", total=num_images)
-            began, timed = time.perf_counter(), 0
+            began, done, is_told = 0.0, -1, not is_verbose
 
             def advance(images: int) -> None:
-                nonlocal timed
+                nonlocal began, done, is_told
                 bar.advance(task, images)
-                seconds = time.perf_counter() - began
-                timed += images
-                if is_verbose and timed < TIMED_IMAGES <= timed + images:
-                    rest = (num_images - timed) * seconds / timed
+                if done < 0:  # the first batch takes longer
+                    began, done = time.perf_counter(), 0
+                    return
+                done += images
+                if not is_told and done >= TIMED_IMAGES:
+                    is_told = True
+                    each = (time.perf_counter() - began) / done
+                    rest = (num_images - done - BATCH) * each
                     print_line(console, f"features: about {duration(rest)} to go")
 
             if is_verbose:

@@ -1,5 +1,6 @@
 """What a run leaves behind, written as it happens, and the progress it shows."""
 
+import dataclasses
 import json
 import os
 import time
@@ -20,7 +21,7 @@ from rich.progress import (
 from torch import nn
 
 from tailshift.config import RunConfig
-from tailshift.data import LongTailedData, Split
+from tailshift.data import FeatureSplit, LongTailedData, Split
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
 from tailshift.processes import load_whole_state, whole_state
@@ -300,6 +301,9 @@ class Recorder:
         }
         if self.data.full_counts is not None:
             facts["full_counts"] = self.data.full_counts.tolist()
+        preparation = getattr(self.data.train, "preparation", None)
+        if isinstance(self.data.train, FeatureSplit) and preparation is not None:
+            facts["preparation"] = dataclasses.asdict(preparation)
         if plugins := run.used_plugins(self.config):
             facts["plugins"] = [
                 plugin.model_dump(mode="json", exclude_defaults=True)
@@ -360,6 +364,14 @@ def plan_lines(
     lengths = [f"{stage.title} {config.stage_epochs(stage)}" for stage in stages]
     each = f" ({', '.join(lengths)})" if len(stages) > 1 else ""
     how = getattr(data.train, "preparation", getattr(data.train, "augmentation", ""))
+    length = (
+        f"{config.own_epochs} epochs{each}, {config.train.batch_size} images a step"
+    )
+    if isinstance(data.train, FeatureSplit):
+        dim, views = data.train.features.shape[2], len(data.train.features)
+        how = f"{dim} features of each" + (f" of {views} views" if views > 1 else "")
+        if config.optim.name == "lbfgs":
+            length = f"at once if its loss is smooth, else {length}"
     precision = config.train.precision
     weights = _weights(config, is_filled=is_filled)
     if precision not in ("auto", "32-true"):
@@ -368,8 +380,7 @@ def plan_lines(
         f"data: {data.name}, {data.num_classes} classes, {', '.join(images)} images",
         f"images: {size} × {size} pixels; {how}",
         f"network: {config.model.name}, {weights}",
-        f"method: {config.method.title}, {config.own_epochs} epochs{each}, "
-        f"{config.train.batch_size} images a step",
+        f"method: {config.method.title}, {length}",
     ]
     return [printable(line) for line in lines]
 

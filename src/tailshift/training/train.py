@@ -90,6 +90,8 @@ def train(
         check_validation(config, data)
         is_filled = resume and _has_checkpoint(directory)
         model = new_model(config, data, is_filled=is_filled)
+        if isinstance(data.train, FeatureSplit) and not is_filled:
+            extraction.check_bank(data.train, config.model, model.backbone)
         recorder = Recorder(directory, config, data, model, fabric, is_verbose=verbose)
         check_stages(config, data, fabric)
         with distributed.open_directory_together(
