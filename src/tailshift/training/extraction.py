@@ -55,6 +55,9 @@ from tailshift.training.recorder import RELAY_SECONDS, duration, print_line
 BATCH = 64
 """Images that go through the network at a time."""
 
+MARKED = 16
+"""Batches between two notes of how far a process is."""
+
 TIMED_IMAGES = 256
 """Images after which the time to go is told."""
 
@@ -409,7 +412,7 @@ def work(rank: int, jobs: int, plan: BankPlan, backbone: Backbone, track: Told) 
                         arrays["features"][view, ids] = given
                         arrays["labels"][ids] = batch.labels
                     done += 1
-                    if done % 16 == 0 or done == len(loader):
+                    if done % MARKED == 0 or done == len(loader):
                         _note(mark, done, arrays)
                     track(len(ids))
 
@@ -432,7 +435,7 @@ def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) ->
             time.sleep(RELAY_SECONDS)
             is_failed = any(worker.exitcode for worker in workers)
             is_busy = not is_failed and any(worker.is_alive() for worker in workers)
-            known, before = sum(counts), known
+            known, before = sum(counts[:]), known
             track(known - before)
             _heed(answers)
         if any(worker.exitcode for worker in workers):
@@ -525,21 +528,22 @@ def _fold_children(module: nn.Module) -> None:
 
 
 @torch.inference_mode()
-def embed(
-    network: nn.Module, images: Tensor
-) -> "np.ndarray[Any, np.dtype[np.float16]]":
-    """Return the features of images, computed in float32, in half precision."""
-    images = images.contiguous(memory_format=torch.channels_last)
-    given: Tensor = network(images)
-    return given.half().numpy()
+def embed(network: nn.Module, images: Tensor) -> "np.ndarray[Any, np.dtype[Any]]":
+    """Return the features of images, float32.
+
+    Half precision would do for most networks, but not if a feature varies by less than
+    a hundredth of its mean: what is lost there, a head that was fitted to it amplifies.
+    """
+    given: Tensor = network(images.contiguous(memory_format=torch.channels_last))
+    return given.numpy()
 
 
 def _check_finite(features: Any, ids: Any, name: str) -> None:
     if not np.isfinite(features).all():
         row = int(ids[(~np.isfinite(features)).any(axis=1).argmax()])
         raise FloatingPointError(
-            f"the features of image {row} of the {name} split are not finite in half "
-            "precision. Other weights are needed."
+            f"the features of image {row} of the {name} split are not finite. Other "
+            "weights are needed."
         )
 
 

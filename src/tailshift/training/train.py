@@ -394,7 +394,8 @@ def assemble_trainer(
     frozen = freeze(model, _frozen_parts(config, stage), stage.fixed)
     epochs = config.stage_epochs(stage)
     loss = loss.to(fabric.device)
-    is_whole = config.optim.name == "lbfgs" and fits_at_once(model.head, loss, loader)
+    is_smooth = fits_at_once(model.head, loss, loader)
+    is_whole = epochs > 0 and config.optim.name == "lbfgs" and is_smooth
     wrapped: nn.Module = model.to(fabric.device)
     optimizer: Any = None
     average = None
