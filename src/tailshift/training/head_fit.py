@@ -1,9 +1,11 @@
 """Heads fitted to all features at once, by L-BFGS to convergence."""
 
+import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +15,9 @@ from tailshift import priors
 from tailshift.data import SAMPLERS, Batches
 from tailshift.data.features import FeatureLoader, FeatureSplit
 from tailshift.data.own_images import hold_out
-from tailshift.losses import Loss, as_loss
+from tailshift.losses import Loss, as_loss, loss_over_processes
 from tailshift.models import CosineHead, Head, LinearHead, NormedLinearHead
+from tailshift.processes import Processes
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Metrics, Trainer
 
@@ -30,7 +33,10 @@ MOST_LOGITS = 2**26
 FULL_STEPS, TRIED_STEPS = 300, 60
 """The most L-BFGS steps of a fit, and of one that only compares weight decays."""
 
-LEAST_GAIN, PATIENCE = 1e-4, 10
+MOST_TRIALS = 10
+"""The most evaluations of the loss in a step."""
+
+LEAST_GAIN, PATIENCE = 1e-4, 5
 """A fit has converged when so many steps lower the loss by less than this share."""
 
 
@@ -58,6 +64,11 @@ class Samples:
             (ids, v) for v in views for ids in torch.split(self.rows, self.chunk_size)
         ]
 
+    @cached_property
+    def labels(self) -> Tensor:
+        """Labels of all views of all samples, in no certain order, shape (N,)."""
+        return self.split.labels[self.rows].repeat(len(self.split.features))
+
     def moments(self) -> tuple[Tensor, Tensor]:
         """Return the features' mean, (d,), and covariance, (d, d), in float64."""
         dim = self.split.features.shape[2]
@@ -72,16 +83,54 @@ class Samples:
         return mean, products / len(self) - mean.outer(mean)
 
 
+@dataclass(frozen=True)
+class ChunkSums(Processes):
+    """Chunks that one process reads in turn, in the place of processes.
+
+    What they would send to each other is collected in a pass over all of them, and
+    found again in the next one.
+    """
+
+    sums: list[list[Tensor]] = field(default_factory=list, repr=False)
+    """What each chunk has sent, in order."""
+    collected_for: int | None = None
+    """The chunk that is read for what it sends; None if all is known."""
+    num_asked: "Iterator[int]" = field(default_factory=itertools.count, repr=False)
+    """Counts what a chunk has asked the others for."""
+
+    @classmethod
+    def collect(cls, sums: list[list[Tensor]], chunk: int) -> "ChunkSums":
+        """Return what notes in ``sums`` what a chunk sends."""
+        return cls(len(sums), sums=sums, collected_for=chunk)
+
+    @classmethod
+    def replay(cls, sums: list[list[Tensor]]) -> "ChunkSums":
+        """Return what answers a chunk with what all of them sent."""
+        return cls(len(sums), sums=sums)
+
+    def start_gather(self, values: Tensor) -> Callable[[], Tensor]:
+        """Return what gives the values (…) of all chunks, shape (W, …)."""
+        if self.collected_for is not None:
+            self.sums[self.collected_for].append(values.detach())
+            return lambda: values.detach()[None].expand(self.world_size, *values.shape)
+        number = next(self.num_asked)
+        return lambda: torch.stack([sent[number] for sent in self.sums])
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Return the sum over chunks, without gradient."""
+        return self.gather(values).sum(0)
+
+
 class HeadProblem:
     r"""The penalised loss of a head over all samples, and its minimisation.
 
     .. math:: \min_w \frac{1}{N} \sum_k n_k \, \ell(h_w(x_k), y_k)
         + \frac{\lambda}{2} \lVert w \rVert^2
 
-    over chunks k of :math:`n_k` samples; one chunk unless the logits of all samples
-    are more than 2²⁶. A loss that is a mean over samples does not depend on the chunks.
-    A linear head is fitted to features of mean 0 and deviation 1, in which the penalty
-    is meant, and then put back; biases have none.
+    over chunks k of :math:`n_k` samples, which bound the memory and do not change the
+    loss: one that is no mean over samples, such as LADE, is that of all of them. A
+    linear head is fitted to features of mean 0 and deviation 1, in which the penalty is
+    meant, and then put back; biases have none.
 
     L-BFGS works on :math:`R_c^{-1} w_c` for each class c, with
     :math:`R_c = (p_c \Sigma + \lambda)^{-1/2}`, its share :math:`p_c` of
@@ -104,6 +153,7 @@ class HeadProblem:
     ) -> None:
         self.head, self.loss, self.samples, self.stop = head, loss, samples, stop
         self.is_linear = type(head) is LinearHead
+        self.is_penalised = not isinstance(head, CosineHead)  # the length tells nothing
         self.mean = torch.zeros(head.feature_dim)
         self.deviation = torch.ones(head.feature_dim)
         if isinstance(head, LinearHead):
@@ -130,24 +180,31 @@ class HeadProblem:
         optimizer = torch.optim.LBFGS(
             variables,
             max_iter=1,
+            max_eval=MOST_TRIALS,
             history_size=20,
             line_search_fn="strong_wolfe",
             tolerance_change=0.0,
             tolerance_grad=0.0,
         )
+        last: list[Tensor] = []
+        value = math.nan
 
         def evaluate() -> float:
-            for p, v in zip(parameters, variables, strict=True):
-                p.data.copy_(to_weights(v.detach()))
+            nonlocal value
+            if last and all(map(torch.equal, last, variables)):
+                return value  # a step begins where the one before has ended
+            last[:] = [v.detach().clone() for v in variables]
+            for p, v in zip(parameters, last, strict=True):
+                p.data.copy_(to_weights(v))
                 p.grad = None
-            total = self._accumulate()
+            value = self.accumulate()
             for p, v in zip(parameters, variables, strict=True):
                 assert p.grad is not None
-                if p.ndim > 1:
-                    total += decay / 2 * float(p.detach().double().square().sum())
+                if p.ndim > 1 and self.is_penalised:
+                    value += decay / 2 * float(p.detach().double().square().sum())
                     p.grad.add_(p.detach(), alpha=decay)
                 v.grad = to_weights(p.grad)  # R is symmetric
-            return total
+            return value
 
         losses: list[float] = []
         while len(losses) < max_steps and not self.stop():
@@ -167,10 +224,8 @@ class HeadProblem:
         if not self.is_linear:
             return Tensor.clone, Tensor.clone
         values, vectors = self._spectrum
-        labels = self.samples.split.labels[self.samples.rows]
-        shares = priors.from_counts(
-            torch.bincount(labels, minlength=self.head.num_classes).clamp_min(1)
-        )
+        counts = torch.bincount(self.samples.labels, minlength=self.head.num_classes)
+        shares = priors.from_counts(counts.clamp_min(1))
         roots = (shares.outer(values.clamp_min(0)) + max(decay, 1e-8)).sqrt().float()
         basis, bias_roots = vectors.float(), shares.sqrt().float()
 
@@ -182,16 +237,32 @@ class HeadProblem:
 
         return to_weights, from_weights
 
-    def _accumulate(self) -> float:
-        """Add the gradient of the mean loss to the head's, and return the loss."""
-        total = 0.0
-        for ids, view in self.samples.chunks():
-            x = self.scaled(self.samples.split.take(ids, view))
-            share = len(ids) / len(self.samples)
-            loss = self.loss(self.head(x), self.samples.split.labels[ids]) * share
-            loss.backward()
+    def accumulate(self) -> float:
+        """Add the gradient of the loss of all samples to the head's; return the loss.
+
+        If the loss spans all samples, a pass before collects the sums that join them.
+        """
+        chunks, total = self.samples.chunks(), 0.0
+        sums: list[list[Tensor]] = [[] for _ in chunks]
+        if as_loss(self.loss).spans_batch and len(chunks) > 1:
+            with torch.no_grad():
+                for number, chunk in enumerate(chunks):
+                    self._chunk_loss(*chunk, ChunkSums.collect(sums, number))
+        for chunk in chunks:
+            loss = self._chunk_loss(*chunk, ChunkSums.replay(sums)) / len(chunks)
+            loss.backward()  # type: ignore[no-untyped-call] # torch's
             total += float(loss.detach())
         return total
+
+    def _chunk_loss(self, ids: Tensor, view: int, chunks: "ChunkSums") -> Tensor:
+        """Return what averages over chunks to the loss of all samples."""
+        labels = self.samples.split.labels[ids]
+        logits = self.head(self.scaled(self.samples.split.take(ids, view)))
+        if chunks.world_size == 1:
+            value: Tensor = self.loss(logits, labels)
+            return value
+        known = chunks.knowing(labels, self.samples.labels)
+        return loss_over_processes(self.loss, logits, labels, known)
 
     def scaled(self, x: Tensor) -> Tensor:
         """Return features as the head sees them while it is fitted."""
@@ -314,10 +385,11 @@ class HeadFit(Trainer):
         self.head.load_state_dict(start)
         problem = self._problem(torch.arange(len(self.split)), stop)
         loss = problem.solve(decay, FULL_STEPS)
-        self.check_finite(loss)
         if stop.is_set:
             self.head.load_state_dict(start)
             return False
+        self.sample_ids = problem.samples.rows
+        self.check_finite(loss)
         num_samples = len(problem.samples)
         self.position.add(
             images=num_samples,
@@ -335,6 +407,8 @@ class HeadFit(Trainer):
 
     def _decay(self, stop: StopRequest) -> float:
         """Return the weight decay that suits a fifth of each class, held out."""
+        if isinstance(self.head, CosineHead):
+            return 0.0  # it would change lengths alone
         keys = [str(row) for row in range(len(self.split))]
         held = hold_out(keys, self.split.labels, {"val": JUDGED_SHARE})
         train, val = (torch.from_numpy(held[part]) for part in ("train", "val"))
