@@ -265,7 +265,10 @@ class FeatureBank:
         if "test" not in splits:
             whole = splits["train"]
             held = hold_out(whole.keys(), whole.labels, {"test": 0.2})
-            splits = {k: whole.subset(torch.from_numpy(v)) for k, v in held.items()}
+            splits = {
+                name: whole.subset(torch.from_numpy(held[name]))
+                for name in ("train", "test")
+            }
         check_every_name(splits["train"].labels, class_names, str(folder))
         dim = splits["train"].features.shape[2]
         facts = {
