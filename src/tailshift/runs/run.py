@@ -162,8 +162,12 @@ class Run:
 
         Images that were held out of the training images count too.
         """
-        counts = self.facts.full_counts or self.facts.source_counts
-        return class_groups(torch.tensor(counts))
+        return class_groups(self.group_counts)
+
+    @property
+    def group_counts(self) -> Tensor:
+        """The counts that make a class one of many, medium or few images, (C,)."""
+        return torch.tensor(self.facts.full_counts or self.facts.source_counts)
 
     @property
     def environment(self) -> dict[str, Any]:
