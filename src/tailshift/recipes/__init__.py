@@ -77,6 +77,17 @@ def dataset_of(option: str, settings: Sequence[str] = ()) -> Dataset:
     return RunConfig.from_mapping(run | {"data": chosen}).data
 
 
+def data_settings(option: str) -> list[str]:
+    """Return the settings that ``--data`` stands for; a path is text, whatever it is.
+
+    Example:
+        >>> data_settings("folder:photos")
+        ['data.name="folder"', 'data.path="photos"']
+    """
+    chosen = parse_data_option(option).items()
+    return [f"data.{key}={as_toml(value)}" for key, value in chosen]
+
+
 FEATURE_SETTINGS = (
     "optim.name=lbfgs",
     "optim.lr=0.1",
