@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+
+from tailshift.models import PUBLISHED
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide"
 Command = Callable[..., Any]
@@ -85,3 +88,31 @@ def test_links__lead_to_files(name: str) -> None:
     for link in re.findall(r"\]\(([^)#]+)\)", _read(name)):
         if not link.startswith("http"):
             assert (GUIDE / link).exists(), f"{name} links to {link}"
+
+
+@pytest.mark.skipif(PUBLISHED["lite0"].path is None, reason="needs the extra")
+@pytest.mark.filterwarnings(FEW)
+def test_features__every_step(
+    tailshift: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the real weights; only what trains all of the network is left out."""
+    pytest.importorskip("onnxscript")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    generator = np.random.default_rng(0)
+    for c, name in enumerate(("cat", "dog")):
+        Path("photos", name).mkdir(parents=True)
+        for i in range(16 - 4 * c):
+            pixels = generator.normal(80 + 90 * c, 40, (32, 40)).clip(0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(f"photos/{name}/{i}.png")
+    steps = _steps("features.md")
+    assert steps[-1][1].endswith("--finetune --output runs/tuned")
+    for kind, text in steps[:-1]:
+        if kind == "program":
+            exec(compile(text, "features.md", "exec"), {})
+            continue
+        result = tailshift(*shlex.split(text)[1:])
+        assert result.code == 0, result.err
+    with Path("answers.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    right = [row["predicted"] == Path(row["path"]).parent.name for row in rows]
+    assert sum(right) >= 27  # of 28
