@@ -27,7 +27,7 @@ DECAYS = (0.1, 0.03, 0.01, 0.003, 0.001)
 JUDGED_SHARE = 0.2
 """Share of each class that a weight decay is chosen by."""
 
-MOST_LOGITS = 2**26
+MOST_LOGITS = 2**24
 """Logits that are computed at a time; more are taken in chunks of samples."""
 
 FULL_STEPS, TRIED_STEPS = 300, 60
@@ -36,8 +36,8 @@ FULL_STEPS, TRIED_STEPS = 300, 60
 MOST_TRIALS = 10
 """The most evaluations of the loss in a step."""
 
-LEAST_GAIN, PATIENCE = 1e-4, 5
-"""A fit has converged when so many steps lower the loss by less than this share."""
+LEAST_GAIN, PATIENCE = 3e-5, 5
+"""A fit has converged when so many steps lower the loss by less than this, in nats."""
 
 
 @dataclass
@@ -211,7 +211,7 @@ class HeadProblem:
             now = float(optimizer.step(evaluate))  # type: ignore[no-untyped-call] # torch's
             losses.append(now)
             before = losses[-PATIENCE - 1] if len(losses) > PATIENCE else math.inf
-            if not math.isfinite(now) or before - now <= LEAST_GAIN * abs(now):
+            if not math.isfinite(now) or before - now <= LEAST_GAIN:
                 break
         for p, v in zip(parameters, variables, strict=True):
             p.data.copy_(to_weights(v.detach()))
