@@ -104,3 +104,36 @@ def test_train__a_late_signal_ends_all_seeds(
     run = ts.load(runs / "softmax-seed0")
     assert (run.is_finished, len(run.metrics)) == (is_finished, 2)
     assert ts.train(run.config, output=run.directory, resume=True).is_finished
+
+
+SWALLOWED = """
+import os, signal
+try:
+    os.kill(os.getpid(), {number})
+    for _ in range(1000):
+        pass
+except BaseException:
+    pass
+print("goes on")
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)]
+)
+@pytest.mark.parametrize("name", ["plugin.py", "typer.py"])
+def test_main__a_signal_inside_an_import_ends_the_command(
+    tmp_path: Path, name: str, number: int, code: int
+) -> None:
+    """In a module that swallows it, before `main` runs (Typer) and after."""
+    (tmp_path / name).write_text(SWALLOWED.format(number=int(number)))
+    plugin = ["--plugin", name] if name == "plugin.py" else []
+    done = subprocess.run(
+        [sys.executable, "-m", "tailshift", *plugin, "list", "methods"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from safetensors import SafetensorError, safe_open
 
@@ -249,6 +249,46 @@ def free_memory() -> int:
     with suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 2**33
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the block, with exit codes 130 and 75.
+
+    Ctrl-C stays ignored if it is, as in a job in the background.
+    """
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        if number == signal.SIGINT:
+            end_if_importing(130, frame)
+            raise KeyboardInterrupt
+        end_if_importing(75, frame)
+        raise SystemExit(75)
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            numbers = [signal.SIGTERM]
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                numbers.append(signal.SIGINT)
+            for number in numbers:
+                stack.callback(signal.signal, number, signal.signal(number, end))
+        yield
+
+
+def end_if_importing(code: int, frame: FrameType | None) -> None:
+    """End the process at once if a signal has come while a module was imported.
+
+    Modules may swallow what is raised in them, or fail later because they are half
+    there; and nothing is open yet that could be lost.
+
+    Args:
+        code: The exit code.
+        frame: What ran when the signal came.
+    """
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            os._exit(code)
+        frame = frame.f_back
 
 
 @contextmanager

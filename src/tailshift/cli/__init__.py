@@ -1,6 +1,9 @@
 """The command line: the library's verbs, parsed and printed."""
 
-from tailshift.cli import list, paper, serve, show, train
-from tailshift.cli.app import app, main
+from tailshift.storage import ending_on_signals
+
+with ending_on_signals():  # they come before `main` runs, too
+    from tailshift.cli import list, paper, serve, show, train
+    from tailshift.cli.app import app, main
 
 __all__ = ["app", "list", "main", "paper", "serve", "show", "train"]

@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import sys
 import traceback
 import warnings
@@ -10,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
 from tailshift.registry import load_plugin
-from tailshift.storage import atomic_write, printable
+from tailshift.storage import atomic_write, ending_on_signals, printable
 
 COMMANDS = (
     *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),
@@ -128,7 +127,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know an α
     try:
-        with warnings.catch_warnings(), _ending_on_termination():
+        with warnings.catch_warnings(), ending_on_signals():
             warnings.showwarning = _show_warning
             app()
     except KeyboardInterrupt:
@@ -140,20 +139,6 @@ def main() -> None:
         if os.environ.get("TAILSHIFT_TRACEBACK"):
             raise
         raise SystemExit(_print_error(error)) from None
-
-
-@contextmanager
-def _ending_on_termination() -> Iterator[None]:
-    """Let SIGTERM end a command with exit code 75, also before training begins."""
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise SystemExit(75)
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _say_how_to_resume(end: SystemExit) -> None:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from tailshift.storage import end_if_importing
+
 PREEMPTED = 75
 """Exit code after SIGTERM ("temporary failure"): the same command may be run again."""
 
@@ -64,6 +66,7 @@ def exit_on_termination() -> Iterator[None]:
     """End with exit code 75 on SIGTERM, also before training begins and after it."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        end_if_importing(PREEMPTED, frame)
         raise Preempted
 
     if threading.current_thread() is not threading.main_thread():
