@@ -112,6 +112,8 @@ def test_load_recipe__paper_schedule() -> None:
     assert config.optim.model_dump() == {
         "name": "sgd",
         "backbone_lr": None,
+        "layer_decay": 1.0,
+        "clip_norm": None,
         "lr": 0.2,
         "momentum": 0.9,
         "nesterov": False,
@@ -124,6 +126,22 @@ def test_load_recipe__paper_schedule() -> None:
     }
     assert (config.train.epochs, config.train.batch_size) == (200, 256)
     assert config.train.drop_last
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("model.name=resnet32",),
+        ("model.name=timm:test_vit", "model.frozen=true"),
+        ("model.name=timm:test_resnet", "method.name=bbn"),
+    ],
+)
+def test_layer_decay__needs_a_whole_network_of_timm(settings: tuple[str, ...]) -> None:
+    assert _faults("optim.layer_decay=0.75", *settings) == [
+        "`optim.layer_decay` must be 1, since it is for a network of timm that is "
+        "trained as a whole, but is 0.75. Name one with model.name=timm:NAME, and "
+        "leave model.frozen out."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -101,12 +101,19 @@ class OptimConfig(_Section):
     """Highest learning rate."""
     backbone_lr: float | None = Field(default=None, gt=0, le=MOST)
     """Highest learning rate of the backbone, if it differs from the classifier's."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor of the learning rate from each layer of a timm network to the one below
+    it, such as 0.75; the head has the full rate."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     """Nesterov's form of momentum."""
     weight_decay: Literal["auto"] | Annotated[float, Field(ge=0, le=MOST)] = 5e-4
-    """L2 penalty, on every parameter; ``"auto"`` is for ``"lbfgs"``, which chooses it
+    """L2 penalty, on every parameter; AdamW spares biases, normalisation and what timm
+    names, such as position embeddings. ``"auto"`` is for ``"lbfgs"``, which chooses it
     on training samples that it holds out."""
+    clip_norm: PositiveFloat | None = None
+    """Largest length of the gradient of all parameters together; a longer one is
+    shortened. None leaves it as it is."""
     schedule: str = "constant"
     """How the learning rate goes: see `tailshift.methods.schedules`."""
     warmup_epochs: NonNegativeInt = 0
@@ -442,7 +449,16 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             "`optim.name` must be 'sgd' or 'adamw' to train a whole network, but is "
             "'lbfgs'. Set model.frozen=true to train its head alone."
         )
-    if config.model.frozen and type(config.method).branch is not Method.branch:
+    is_branched = type(config.method).branch is not Method.branch
+    if config.optim.layer_decay < 1 and (
+        not config.model.name.startswith(TIMM) or config.model.frozen or is_branched
+    ):
+        yield (
+            "`optim.layer_decay` must be 1, since it is for a network of timm that is "
+            f"trained as a whole, but is {config.optim.layer_decay:g}. Name one with "
+            "model.name=timm:NAME, and leave model.frozen out."
+        )
+    if config.model.frozen and is_branched:
         yield (
             f"`model.frozen` must be false, since {name} trains branches of the "
             "network, but is true."

@@ -7,7 +7,7 @@ import timm
 import torch
 from torch import nn
 
-from tailshift.models import Classifier, TimmBackbone
+from tailshift.models import Classifier, TimmBackbone, layer_rates
 from tailshift.models import timm_backbone as module
 from tailshift.models.timm_backbone import (
     Pretrained,
@@ -171,3 +171,12 @@ def test_check_timm_name__unknown(name: str, message: str) -> None:
     with pytest.raises(ValueError, match="unknown timm model") as error:
         check_timm_name(name)
     assert str(error.value) == message
+
+
+def test_layer_rates__timm_does_not_know_the_layers() -> None:
+    with pytest.raises(ValueError, match="layers") as error:
+        layer_rates(TimmBackbone("pit_ti_224"), 0.5)
+    assert str(error.value) == (
+        "`optim.layer_decay` must be 1, since timm does not know the layers of "
+        "PoolingVisionTransformer, but is 0.5."
+    )

@@ -58,6 +58,12 @@ JOBS: dict[str, tuple[str, ...]] = {
     "averaged lade": ("method.name=lade", "train.ema=0.9"),
     "ncm": ("method.name=ncm", "train.epochs=1"),
     "accumulated softmax": ("method.name=softmax", "train.accumulate=3"),
+    "clipped softmax": (
+        "method.name=softmax",
+        "optim.clip_norm=0.05",
+        "train.accumulate=3",
+        "train.epochs=2",
+    ),
     "accumulated causal_norm": (
         "method.name=causal_norm",
         "optim.lr=0.01",
@@ -74,7 +80,13 @@ JOBS: dict[str, tuple[str, ...]] = {
 }
 JOBS |= {
     f"sharded {name}": (*JOBS[name], "train.shard=true")
-    for name in ("lade", "causal_norm", "bbn", "exactly accumulated lade")
+    for name in (
+        "lade",
+        "causal_norm",
+        "bbn",
+        "exactly accumulated lade",
+        "clipped softmax",
+    )
 }
 BY_THREE = (
     "softmax",

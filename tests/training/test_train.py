@@ -1,5 +1,6 @@
 """Training takes odd data and machines, or says in a sentence why not."""
 
+import copy
 import dataclasses
 import shutil
 import sys
@@ -12,15 +13,17 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from timm.optim import param_groups_layer_decay
+from torch import Tensor, nn
 
 import tailshift as ts
 from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
+from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric, machine_precision
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
 from tailshift.training.recorder import training_progress
-from tailshift.training.train import build_trainer, new_model
+from tailshift.training.train import build_optimizer, build_trainer, new_model
 
 TinyConfig = Callable[..., ts.RunConfig]
 ODD_NAMES = (
@@ -403,6 +406,91 @@ def test_build_trainer__backbone_moves_by_its_own_learning_rate(
 
 def _flat(module: Any) -> Tensor:
     return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+@pytest.mark.parametrize("most", [0.01, 1e6])
+def test_fit__a_gradient_too_long_is_shortened(
+    tiny_config: TinyConfig, most: float
+) -> None:
+    """One plain step of SGD goes lr · min(1, most / ‖g‖) · g, g by autograd itself."""
+    settings = ("optim.nesterov=false", "optim.momentum=0", "optim.weight_decay=0")
+    settings += ("optim.schedule=constant", "train.epochs=1", "train.batch_size=276")
+    trainer = _trainer(
+        tiny_config(*settings, "optim.lr=0.05", f"optim.clip_norm={most}")
+    )
+    model = copy.deepcopy(trainer.model.module).train()
+    [batch] = trainer.loader.epoch(0)
+    loss = nn.functional.cross_entropy(model(batch.images), batch.labels)
+    g = torch.cat([x.flatten() for x in torch.autograd.grad(loss, model.parameters())])
+    before = _flat(trainer.model).clone()
+    _one_epoch(trainer)
+    step = 0.05 * min(1.0, most / float(g.norm())) * g
+    torch.testing.assert_close(
+        before - _flat(trainer.model), step, rtol=1e-3, atol=1e-7
+    )
+    assert step.norm() > 1e-4
+
+
+def _rates(config: ts.RunConfig) -> dict[str, tuple[float, float]]:
+    """Return the learning rate and weight decay of each parameter, by its name."""
+    model = build_network(config, num_classes=7, in_channels=3, image_size=160)
+    optimizer = build_optimizer(config, model, config.method.stages()[0])
+    found = {
+        id(parameter): (group["highest_lr"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return {name: found[id(p)] for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["test_vit", "test_resnet", "test_convnext"])
+def test_build_optimizer__layers_learn_as_in_timm(
+    tiny_config: TinyConfig, name: str
+) -> None:
+    """Against timm's own groups of the network that has its classifier."""
+    whole = timm.create_model(name, num_classes=7)
+    groups = param_groups_layer_decay(
+        whole,
+        weight_decay=0.05,
+        no_weight_decay_list=whole.no_weight_decay() if name == "test_vit" else (),
+        layer_decay=0.75,
+    )
+    names = {id(parameter): key for key, parameter in whole.named_parameters()}
+    expected = {
+        names[id(parameter)]: (1e-3 * group["lr_scale"], group["weight_decay"])
+        for group in groups
+        for parameter in group["params"]
+    }
+    settings = ("optim.name=adamw", "optim.lr=1e-3", "optim.weight_decay=0.05")
+    found = _rates(
+        tiny_config(*settings, f"model.name=timm:{name}", "optim.layer_decay=0.75")
+    )
+    head = whole.pretrained_cfg["classifier"]
+    ours = {
+        key.removeprefix("backbone.model.")
+        if key.startswith("backbone.")
+        else key.replace("head", head, 1): rates
+        for key, rates in found.items()
+    }
+    assert ours.keys() == expected.keys()
+    for key, rates in ours.items():
+        assert rates == pytest.approx(expected[key]), key
+    assert len(set(ours.values())) > 5
+
+
+def test_build_optimizer__adamw_spares_biases_and_sgd_none(
+    tiny_config: TinyConfig,
+) -> None:
+    adamw = _rates(
+        tiny_config("optim.name=adamw", "optim.lr=1e-3", "model.name=resnet32")
+    )
+    spared = {name for name, (_, decay) in adamw.items() if decay == 0}
+    model = build_network(
+        tiny_config("model.name=resnet32"), num_classes=7, in_channels=3, image_size=32
+    )
+    assert spared == {n for n, p in model.named_parameters() if p.ndim == 1}
+    sgd = _rates(tiny_config("model.name=resnet32", "optim.weight_decay=0.01"))
+    assert {decay for _, decay in sgd.values()} == {0.01}
 
 
 def test_train__starts_from_a_weights_file(

@@ -36,7 +36,7 @@ from tailshift.models.heads import (
 )
 from tailshift.models.pretrained import PUBLISHED, FrozenBackbone
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
-from tailshift.models.timm_backbone import TimmBackbone
+from tailshift.models.timm_backbone import TimmBackbone, layer_rates
 
 __all__ = [
     "AUTO",
@@ -70,6 +70,7 @@ __all__ = [
     "TwoBranchResNet32",
     "build_backbone",
     "check_model_name",
+    "layer_rates",
     "load_backbone_weights",
     "num_parameters",
     "suitable_model",

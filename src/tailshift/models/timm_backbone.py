@@ -5,7 +5,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -198,3 +199,60 @@ def _feature_dim(model: torch.nn.Module, name: str, probe: Tensor) -> int:
             "one image, but a backbone gives one vector. Use a classification model."
         )
     return int(features.shape[1])
+
+
+class LayerRate(NamedTuple):
+    """How fast a parameter learns beside the head, and whether it decays."""
+
+    scale: float
+    """Factor of the head's learning rate."""
+    decays: bool
+    """Whether its weights decay with AdamW."""
+
+
+def layer_rates(backbone: nn.Module, layer_decay: float) -> dict[int, LayerRate]:
+    r"""Return the rates of a timm network's parameters, by their ``id``.
+
+    A parameter of layer :math:`l` of :math:`L`, as timm counts them, has the factor
+    :math:`d^{L - l}`; the head is layer :math:`L`.
+
+    Args:
+        backbone: Has a :class:`TimmBackbone` in it; otherwise nothing is returned.
+        layer_decay: :math:`d`, in (0, 1].
+
+    Example:
+        >>> rates = layer_rates(TimmBackbone("test_vit"), 0.5)
+        >>> sorted({rate.scale for rate in rates.values()})[-2:]
+        [0.25, 0.5]
+    """
+    found = [part for part in backbone.modules() if isinstance(part, TimmBackbone)]
+    if not found:
+        return {}
+    model: Any = found[0].model
+    spared = getattr(model, "no_weight_decay", set)()
+    depths = _depths(model, layer_decay) if layer_decay < 1 else {}
+    return {
+        id(parameter): LayerRate(
+            layer_decay ** depths.get(name, 0),
+            parameter.ndim > 1 and name not in spared,
+        )
+        for name, parameter in model.named_parameters()
+    }
+
+
+def _depths(model: Any, layer_decay: float) -> dict[str, int]:
+    """Return how many layers each parameter lies below the classifier, by its name."""
+    from timm.models import group_parameters  # here: it takes seconds
+
+    if not hasattr(model, "group_matcher"):
+        raise ValueError(
+            "`optim.layer_decay` must be 1, since timm does not know the layers of "
+            f"{type(model).__name__}, but is {layer_decay:g}."
+        )
+    head = model.pretrained_cfg.get("classifier") or "head"
+    head = f"{head if isinstance(head, str) else head[0]}.weight"  # some have two
+    named = [*model.named_parameters(), (head, None)]
+    whole = SimpleNamespace(named_parameters=lambda: named)  # as with a classifier
+    matcher = model.group_matcher(coarse=False)
+    layers = group_parameters(whole, matcher, reverse=True)
+    return {name: layers[head] - layer for name, layer in layers.items()}

@@ -93,6 +93,8 @@ class Trainer:
     """What reads a batch that several processes share, or in pieces, or mixed."""
     average: WeightAverage | None = None
     """What is evaluated and saved instead of the model, with ``train.ema``."""
+    clip_norm: float | None = None
+    """Largest length of a step's gradient."""
     position: Position = field(default_factory=Position)
     sample_ids: Tensor = field(
         default_factory=lambda: torch.empty(0, dtype=torch.int64)
@@ -132,6 +134,8 @@ class Trainer:
                     self.fabric.backward(loss)
                 else:
                     seen = self.divided.run(batch, self.step, stop, self.check_finite)
+                if self.clip_norm is not None:  # of the whole batch, on all processes
+                    self.clip_gradients(self.clip_norm)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 if self.average is not None:
@@ -172,6 +176,13 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = factor * group["highest_lr"]
         return max(float(group["lr"]) for group in self.optimizer.param_groups)
+
+    def clip_gradients(self, most: float) -> None:
+        """Shorten the gradient to a length; one that is not finite stays so."""
+        assert self.optimizer is not None
+        self.fabric.clip_gradients(
+            self.model, self.optimizer, max_norm=most, error_if_nonfinite=False
+        )
 
     def check_finite(self, loss: float) -> None:
         """Stop at a loss that is NaN or infinite, naming where it came up."""

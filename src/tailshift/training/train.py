@@ -18,7 +18,8 @@ from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
 from tailshift.methods.method import OwnGroup
 from tailshift.methods.schedules import Course, build_schedule
-from tailshift.models import Classifier
+from tailshift.models import Classifier, layer_rates
+from tailshift.models.timm_backbone import LayerRate
 from tailshift.runs.checkpoint import Position, read_position
 from tailshift.runs.directory import begin_directory, check_directory, default_directory
 from tailshift.runs.network import build_network, freeze, place_head
@@ -426,6 +427,7 @@ def assemble_trainer(
         epochs_before=sum(config.stage_epochs(stage) for stage in begun),
         divided=divided_step(config, wrapped, loss, fabric, stage),
         average=average,
+        clip_norm=config.optim.clip_norm,
         position=Position(stage=stage_number),
     )
     if not (is_whole and isinstance(loader, FeatureLoader)):
@@ -520,21 +522,27 @@ def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> Optim
         OwnGroup("backbone", stage.backbone_lr or lr * recipe_share),
         OwnGroup("head", lr),
     )
-    members: dict[OwnGroup, list[nn.Parameter]] = {group: [] for group in rates}
+    is_adamw, is_layered = optim.name == "adamw", optim.layer_decay < 1
+    layers = layer_rates(model, optim.layer_decay) if is_adamw or is_layered else {}
+    members: dict[tuple[OwnGroup, LayerRate], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             group = next(group for group in rates if group.holds(name))
-            members[group].append(parameter)
+            rate = layers.get(id(parameter), LayerRate(1.0, parameter.ndim > 1))
+            rate = LayerRate(rate.scale, group.decays and (rate.decays or not is_adamw))
+            members.setdefault((group, rate), []).append(parameter)
+    order = (*rates[-2:], *rates[:-2])
     groups = [
         {
-            "params": members[group],
-            "highest_lr": group.lr,
-            "weight_decay": decay if group.decays else 0.0,
+            "params": parameters,
+            "highest_lr": group.lr * rate.scale,
+            "weight_decay": decay if rate.decays else 0.0,
         }
-        for group in (*rates[-2:], *rates[:-2])
-        if members[group]
+        for (group, rate), parameters in sorted(
+            members.items(), key=lambda member: order.index(member[0][0])
+        )
     ]
-    if optim.name == "adamw":
+    if is_adamw:
         return AdamW(groups, lr=lr, weight_decay=decay)
     return SGD(
         groups,
