@@ -326,8 +326,9 @@ def test_train__from_a_finished_run(tailshift: Command) -> None:
     assert result == (
         2,
         "",
-        "error: `train.start_from` (--from) is for methods of two stages, but softmax "
-        "has one. Drop it.\n",
+        "error: `train.start_from` (--from) 1.5 must be a run on features "
+        "(model.frozen=true) with its network, since softmax has one stage, but is "
+        "not. Drop it, or name such a run.\n",
     )
 
 

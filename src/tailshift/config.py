@@ -23,9 +23,17 @@ from pydantic import (
 from torch import Tensor
 
 from tailshift.data import DATASETS, SAMPLERS, Dataset
+from tailshift.data.images import Views
 from tailshift.losses import as_loss
 from tailshift.methods import METHODS, SCHEDULES, Method, Stage
-from tailshift.models import AUTO, MODELS, check_model_name, suitable_model
+from tailshift.models import (
+    AUTO,
+    MODELS,
+    AdapterName,
+    LinearHead,
+    check_model_name,
+    suitable_model,
+)
 from tailshift.models.pretrained import seen_size
 from tailshift.models.timm_backbone import PREFIX as TIMM
 from tailshift.registry import OWN, Origin, Registry, did_you_mean
@@ -73,8 +81,13 @@ class ModelConfig(_Section):
     """Keep the backbone's weights and train the head alone, on features that are
     computed once: see `tailshift features`."""
     image_size: NonNegativeInt = 0
-    """Height and width that a frozen backbone sees images in; 0 takes theirs, but at
-    least 128 and at most the network's own."""
+    """Height and width that the network sees images in; 0 takes theirs, but for a
+    frozen backbone at least 128 and at most the network's own."""
+    adapter: AdapterName = "none"
+    """Train small parts beside the blocks of a vision transformer of timm, and the
+    head; everything else keeps its weights. Their size goes by the classes."""
+    head: Literal["method", "cosine"] = "method"
+    """``"cosine"`` has cosines times 25 in place of a linear head, as LIFT."""
 
     @field_validator("name")
     @classmethod
@@ -177,7 +190,8 @@ class TrainConfig(_Section):
     it is what is validated and saved. None for the weights as they are."""
     start_from: Annotated[str, Machine(is_fixed=True)] = ""
     """A finished run, or a file of its weights, that stands for the first stage of a
-    method that has several."""
+    method that has several; or, for a method of one, a finished run on features
+    (``model.frozen``) whose backbone and head the whole network starts from."""
     num_workers: Annotated[NonNegativeInt | None, Machine()] = None
     """Processes that decode images read from files; by default one for each core."""
     precision: Annotated[
@@ -241,6 +255,9 @@ class EvalConfig(_Section):
     batch_size: Annotated[PositiveInt, Machine(is_fixed=True)] = 512
     half_logits: Annotated[bool, Machine(is_fixed=True)] = False
     """Keep logits in half precision: half the disk, three decimal digits."""
+    views: Views = "one"
+    """``"five_crop"`` averages the logits of the middle and the corners of an image
+    that is resized to 248/224 of its size, for the saved logits and `predict`."""
 
 
 SECTIONS: Mapping[str, type[_Section]] = {
@@ -311,8 +328,18 @@ class RunConfig(BaseModel):
     @property
     def own_epochs(self) -> int:
         """Epochs that this run trains: if it starts from another, the later ones."""
-        first = 1 if self.train.start_from else 0
-        return sum(self.stage_epochs(stage) for stage in self.method.stages()[first:])
+        stages = self.method.stages()[self.given_stages :]
+        return sum(self.stage_epochs(stage) for stage in stages)
+
+    @property
+    def given_stages(self) -> int:
+        """Stages that another run stands for; 0 if one is but started from it."""
+        return 1 if self.train.start_from and len(self.method.stages()) > 1 else 0
+
+    @property
+    def is_thawed(self) -> bool:
+        """Whether the whole network starts from a run on features."""
+        return bool(self.train.start_from) and not self.given_stages
 
     def sampled_counts(self, class_counts: Tensor, stage: Stage) -> Tensor:
         """Return how often an epoch samples each class: what the loss goes by.
@@ -450,8 +477,11 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             "'lbfgs'. Set model.frozen=true to train its head alone."
         )
     is_branched = type(config.method).branch is not Method.branch
+    is_timm = config.model.name.startswith(TIMM) or (
+        config.model.name == AUTO and config.is_thawed  # features are of timm's
+    )
     if config.optim.layer_decay < 1 and (
-        not config.model.name.startswith(TIMM) or config.model.frozen or is_branched
+        not is_timm or config.model.frozen or is_branched
     ):
         yield (
             "`optim.layer_decay` must be 1, since it is for a network of timm that is "
@@ -463,6 +493,21 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             f"`model.frozen` must be false, since {name} trains branches of the "
             "network, but is true."
         )
+    if config.model.frozen and config.model.adapter != "none":
+        yield (
+            "`model.adapter` must be 'none' with model.frozen, whose features are "
+            f"computed once, but is {config.model.adapter!r}. Leave one of the two out."
+        )
+    if config.model.frozen and config.eval.views != "one":
+        yield (
+            "`eval.views` must be 'one' with model.frozen, whose features are computed "
+            f"once, but is {config.eval.views!r}. `tailshift predict --views` has them."
+        )
+    if config.model.head == "cosine" and not all(map(_is_linear, stages)):
+        yield (
+            f"`model.head` must be 'method', since {name} has a head of its own, but "
+            "is 'cosine'."
+        )
     two_classes = torch.tensor([2, 1])
     if train.label_smoothing != "none" and not all(
         as_loss(stage.loss(two_classes)).takes_soft_targets for stage in stages
@@ -471,6 +516,11 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             f"`train.label_smoothing` must be 'none', since the loss of {name} does "
             f"not take soft labels, but is {train.label_smoothing!r}."
         )
+
+
+def _is_linear(stage: Stage) -> bool:
+    with torch.random.fork_rng():  # a head draws its weights
+        return type(stage.head(1, 2)) is LinearHead
 
 
 def _unknown_key(key: str, known: Sequence[str]) -> str:

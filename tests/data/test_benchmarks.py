@@ -206,7 +206,7 @@ def test_load__no_list(tmp_path):
     [
         (
             {"transform": "apendix"},
-            "`transform` must be official or appendix, but is 'apendix'.",
+            "`transform` must be official, appendix or plain, but is 'apendix'.",
         ),
         ({"image_size": 0}, "`image_size` must be in 1..2048, but is 0."),
     ],

@@ -164,8 +164,9 @@ def test_start_from__a_method_of_one_stage(
 ) -> None:
     config = tiny_config("method.name=lade", f"train.start_from={softmax.directory}")
     assert _refusal(ValueError, tmp_path, config) == (
-        "`train.start_from` (--from) is for methods of two stages, but lade has one. "
-        "Drop it."
+        f"`train.start_from` (--from) {softmax.directory} must be a run on features "
+        "(model.frozen=true) with its network, since lade has one stage, but is not. "
+        "Drop it, or name such a run."
     )
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich import box
@@ -52,6 +52,12 @@ def predict(
         typer.Option("--adapt", help="Estimate the class mix from these images."),
     ] = False,
     held_out: HeldOut = None,
+    views: Annotated[
+        Literal["one", "five_crop"] | None,
+        typer.Option(
+            help="How each image is seen; default: as the run's test images were."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -78,6 +84,7 @@ def predict(
             target=target,
             adapt=is_adapted,
             held_out=held_out,
+            views=views,
             track=_progress,
             announce=announce_phase,
         )

@@ -176,7 +176,8 @@ def train_command(
         typer.Option(
             "--from",
             metavar="RUN|WEIGHTS",
-            help="A finished run that replaces the first stage of a two-stage method.",
+            help="A finished run to start from: the first stage of a two-stage method, "
+            "or a run on features, whose whole network is trained.",
         ),
     ] = None,
     seeds: Annotated[

@@ -12,7 +12,7 @@ from tailshift.data import dataset, list_files
 from tailshift.data.image_loader import FileSplit, file_data
 from tailshift.data.images import IMAGENET_MEAN, IMAGENET_STD, ImageFiles, Preparation
 
-TransformName: TypeAlias = Literal["official", "appendix"]
+TransformName: TypeAlias = Literal["official", "appendix", "plain"]
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,9 @@ class ListBenchmark(dataset.Dataset):
     official_jitter: ClassVar[float] = 0.4
 
     transform: TransformName = "official"
-    """Training crops and colours: as training really was, or as the paper's appendix
-    says (resized to 256×256, random crop, colour jitter)."""
+    """Training crops and colours: as training really was; as the paper's appendix
+    says (resized to 256×256, random crop, colour jitter); or crops of any size and
+    mirror images alone."""
 
     image_size: int = 224
     """Height and width of what the network sees; images are resized to 256/224 of it
@@ -47,7 +48,8 @@ class ListBenchmark(dataset.Dataset):
     def __post_init__(self) -> None:
         if self.transform not in get_args(TransformName):
             raise ValueError(
-                f"`transform` must be official or appendix, but is {self.transform!r}."
+                "`transform` must be official, appendix or plain, but is "
+                f"{self.transform!r}."
             )
         self.preparation(self.image_size)  # checks the image size
 
@@ -123,7 +125,8 @@ class ListBenchmark(dataset.Dataset):
         """Return the transforms that `transform` names."""
         if self.transform == "appendix":
             return Preparation(image_size, crop="random", jitter=0.4)
-        return Preparation(image_size, jitter=self.official_jitter)
+        jitter = self.official_jitter if self.transform == "official" else 0.0
+        return Preparation(image_size, jitter=jitter)
 
 
 @dataset.DATASETS.register("imagenet_lt")

@@ -3,15 +3,15 @@
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from tailshift.data.batches import BatchPlan, Loader
-from tailshift.data.images import Preparation
+from tailshift.data.images import Preparation, Views
 from tailshift.data.samplers import SAMPLERS, Sampler
 from tailshift.priors import check_imbalance_ratio, long_tailed_counts
 from tailshift.registry import Registry
@@ -108,6 +108,19 @@ class Split(ABC):
             world_size=world_size,
         )
         return self._loader(plan, training=training, num_workers=num_workers)
+
+    def seen_in(self, views: Views) -> "Split":
+        """Return the split whose images are seen so in evaluation.
+
+        Args:
+            views: ``"one"``, or several of each image.
+        """
+        if views != "one":
+            raise ValueError(
+                f"`eval.views` must be 'one' for a {type(self).__name__}, but is "
+                f"{views!r}."
+            )
+        return self
 
     def _check_labels(self, num_images: int) -> None:
         if self.labels.dtype != torch.int64 or self.labels.shape != (num_images,):
@@ -243,6 +256,22 @@ class LongTailedData:
     def std(self) -> tuple[float, ...]:
         """Per channel, of pixels in [0, 1]."""
         return self.train.std
+
+    def normalised(
+        self, mean: tuple[float, ...], std: tuple[float, ...]
+    ) -> "LongTailedData":
+        """Return the data whose pixels are normalised by other statistics.
+
+        Args:
+            mean: Per channel, of pixels in [0, 1].
+            std: Per channel, of pixels in [0, 1].
+        """
+        splits: dict[str, Any] = {
+            name: replace(split, mean=mean, std=std)
+            for name in ("train", "val", "test")
+            if (split := getattr(self, name)) is not None
+        }
+        return replace(self, **splits)
 
 
 @dataclass(frozen=True, eq=False)

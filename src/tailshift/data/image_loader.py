@@ -27,6 +27,7 @@ from tailshift.data.images import (
     BrokenImageError,
     EncodedImages,
     Preparation,
+    Views,
     load_image,
 )
 from tailshift.data.memory import Normalisation
@@ -68,6 +69,7 @@ class FileLoader(Loader):
         normalise: Applied after it.
         training: Whether to augment.
         skip_broken: Whether to skip images that cannot be read.
+        views: How images are seen without training.
         num_workers: Processes beside this one; 0 reads in this one, None takes one for
             each core this rank has, at most 8.
     """
@@ -81,6 +83,7 @@ class FileLoader(Loader):
         normalise: Normalisation,
         training: bool,
         skip_broken: bool = False,
+        views: Views = "one",
         num_workers: int | None = None,
     ) -> None:
         if num_workers is None:
@@ -92,7 +95,7 @@ class FileLoader(Loader):
         self._num_workers = num_workers
         self._may_be_empty = plan.world_size > 1 or not training
         self._reader = _Reader(
-            images, preparation, normalise, plan.seed if training else None
+            images, preparation, normalise, plan.seed if training else None, views
         )
         self._requests: list[Request] = []
         self._workers: DataLoader[_Loaded] | None = None
@@ -176,13 +179,16 @@ class _Reader(Dataset[_Loaded]):
         preparation: Preparation,
         normalise: Normalisation,
         seed: int | None,
+        views: Views,
     ) -> None:
         self._images = images
-        self._size = (3, preparation.image_size, preparation.image_size)
+        of_one = (3, preparation.image_size, preparation.image_size)
+        is_five = seed is None and views == "five_crop"
+        self._size = (5, *of_one) if is_five else of_one
         self._normalise = normalise
         self._seed = seed
         self._transform = (
-            preparation.evaluation() if seed is None else preparation.training()
+            preparation.evaluation(views) if seed is None else preparation.training()
         )
 
     def __getitem__(self, request: Request) -> _Loaded:
@@ -317,6 +323,9 @@ class FileSplit(Split):
     skip_broken: bool = False
     """Whether loaders skip images that cannot be read."""
 
+    views: Views = "one"
+    """How the images are seen in evaluation."""
+
     def __post_init__(self) -> None:
         self._check_labels(len(self.images))
 
@@ -340,6 +349,10 @@ class FileSplit(Split):
         return replace(
             self, images=self.images.subset(ids.numpy()), labels=self.labels[ids]
         )
+
+    def seen_in(self, views: Views) -> "FileSplit":
+        """Return the split whose images are seen so in evaluation."""
+        return replace(self, views=views)
 
     def keys(self) -> tuple[str, ...]:
         """Return each image's path, or split and row of its table."""
@@ -368,6 +381,7 @@ class FileSplit(Split):
             normalise=Normalisation(self.mean, self.std),
             training=training,
             skip_broken=self.skip_broken,
+            views=self.views,
             num_workers=num_workers,
         )
 

@@ -5,11 +5,12 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
@@ -203,6 +204,9 @@ Transform: TypeAlias = Callable[[Image.Image], Tensor]
 Fit: TypeAlias = Literal["margin", "crop", "whole"]
 """What of an image is shown: see `Preparation.fit`."""
 
+Views: TypeAlias = Literal["one", "five_crop"]
+"""How an image is seen in evaluation: once, or its middle and its four corners."""
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -291,10 +295,20 @@ class Preparation:
             steps.append(v2.ColorJitter(self.jitter, self.jitter, self.jitter))
         return v2.Compose([*steps, v2.PILToTensor()])  # type: ignore[no-any-return]
 
-    def evaluation(self) -> Transform:
-        """Return the transform that draws nothing."""
+    def evaluation(self, views: Views = "one") -> Transform:
+        """Return the transform that draws nothing.
+
+        Args:
+            views: ``"five_crop"`` gives the corners and the middle of the image resized
+                to 248/224, shape (5, 3, image_size, image_size).
+        """
         from torchvision.transforms import v2
 
+        if views == "five_crop":
+            whole = expanded(self.image_size)
+            size: Any = (whole, whole) if self.fit == "whole" else whole
+            steps = [v2.Resize(size), v2.PILToTensor()]
+            return v2.Compose([*steps, partial(five_crops, size=self.image_size)])  # type: ignore[no-any-return]
         return v2.Compose([*self._fitted(), v2.PILToTensor()])  # type: ignore[no-any-return]
 
     def _fitted(self) -> list[Any]:
@@ -304,3 +318,29 @@ class Preparation:
         if self.fit == "whole":
             return [v2.Resize((size, size))]
         return [v2.Resize(self.resized), v2.CenterCrop(size)]
+
+
+def expanded(size: int) -> int:
+    """Return the size that five crops are taken of.
+
+    Example:
+        >>> expanded(224), expanded(32)
+        (248, 35)
+    """
+    return size + round(size * 24 / 224)
+
+
+def five_crops(images: Tensor, size: int) -> Tensor:
+    """Return the corners and the middle of images, shape (…, 5, c, size, size).
+
+    Args:
+        images: Shape (…, c, H, W).
+        size: Height and width of a crop.
+
+    Example:
+        >>> five_crops(torch.arange(9).view(1, 3, 3), 1).flatten().tolist()
+        [0, 2, 6, 8, 4]
+    """
+    from torchvision.transforms.v2.functional import five_crop
+
+    return torch.stack(five_crop(images, [size, size]), dim=-4)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tailshift.data.batches import Batch, BatchPlan, Loader, Request
 from tailshift.data.dataset import Split
+from tailshift.data.images import Views, expanded, five_crops
 from tailshift.data.randomness import Stream, hashed_below
 
 
@@ -199,6 +200,9 @@ class MemorySplit(Split):
     augmentation: Augmentation = field(default_factory=Augmentation)
     """Applied in training."""
 
+    views: Views = "one"
+    """How the images are seen in evaluation."""
+
     def __post_init__(self) -> None:
         images = self.images
         if images.dtype != torch.uint8 or images.ndim != 4:
@@ -228,6 +232,10 @@ class MemorySplit(Split):
         """Return the split of some rows: their indices, or a mask, shape (N,)."""
         return replace(self, images=self.images[rows], labels=self.labels[rows])
 
+    def seen_in(self, views: Views) -> "MemorySplit":
+        """Return the split whose images are seen so in evaluation."""
+        return replace(self, views=views)
+
     def keys(self) -> tuple[str, ...]:
         """Return the SHA-256 of each image's pixels, in hex digits."""
         return tuple(digest.hex() for digest in image_hashes(self.images.numpy()))
@@ -248,6 +256,14 @@ class MemorySplit(Split):
         self, plan: BatchPlan, *, training: bool, num_workers: int | None
     ) -> Loader:
         return MemoryLoader(self, plan, training=training)
+
+
+def _five_views(images: Tensor) -> Tensor:
+    """Return the corners and the middle of enlarged images, (B, 5, c, H, W)."""
+    from torchvision.transforms.v2.functional import resize  # slow to import
+
+    size = images.shape[-1]
+    return five_crops(resize(images, [expanded(size)] * 2), size)
 
 
 def image_hashes(images: NDArray[np.uint8], *, salt: bytes = b"") -> list[bytes]:
@@ -285,4 +301,6 @@ class MemoryLoader(Loader):
                 sample_ids=ids,
                 occurrences=torch.from_numpy(request.occurrences),
             )
+        elif self.split.views == "five_crop":
+            images = _five_views(images)
         return Batch(self._normalise(images), self.split.labels[ids], ids)

@@ -1,5 +1,6 @@
 """Backbones, heads and the classifiers made of them."""
 
+from tailshift.models.adapters import Adapter, AdapterName, add_adapters
 from tailshift.models.attention import AttentiveBackbone, ModulatedAttention
 from tailshift.models.backbone import (
     MODELS,
@@ -34,7 +35,7 @@ from tailshift.models.heads import (
     ScaledLinearHead,
     StageFeatures,
 )
-from tailshift.models.pretrained import PUBLISHED, FrozenBackbone
+from tailshift.models.pretrained import PUBLISHED, FrozenBackbone, ResizedBackbone
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone, layer_rates
 
@@ -44,6 +45,8 @@ __all__ = [
     "MODELS",
     "MOST_SMALL",
     "PUBLISHED",
+    "Adapter",
+    "AdapterName",
     "AttentiveBackbone",
     "Backbone",
     "BilateralHead",
@@ -64,10 +67,12 @@ __all__ = [
     "ModulatedAttention",
     "NormedLinearHead",
     "ResNet32",
+    "ResizedBackbone",
     "ScaledLinearHead",
     "StageFeatures",
     "TimmBackbone",
     "TwoBranchResNet32",
+    "add_adapters",
     "build_backbone",
     "check_model_name",
     "layer_rates",

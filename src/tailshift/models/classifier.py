@@ -45,6 +45,23 @@ def of_any_batch(module: nn.Module, images: Tensor) -> Tensor:
     return none
 
 
+def over_views(module: nn.Module, images: Tensor) -> Tensor:
+    """Return what a module gives for images, the mean of several views of each.
+
+    Args:
+        module: Takes images (N, c, H, W).
+        images: Shape (N, c, H, W), or (N, views, c, H, W); N may be 0.
+
+    Example:
+        >>> over_views(nn.Flatten(), torch.tensor([[[[[1.0]]], [[[3.0]]]]])).tolist()
+        [[2.0]]
+    """
+    if images.ndim == 4 or images.ndim == 2:  # a bank's features have no views
+        return of_any_batch(module, images)
+    views = [of_any_batch(module, view) for view in images.unbind(1)]
+    return torch.stack(views).mean(0)
+
+
 class Classifier(nn.Module):
     """Images (N, c, H, W) in, logits (N, C) out: a head on a backbone's features.
 

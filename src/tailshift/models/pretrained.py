@@ -147,7 +147,36 @@ def read_published(name: str, model: nn.Module) -> dict[str, Tensor]:
     return dict(zip(names, values, strict=False))
 
 
-class FrozenBackbone(Backbone):
+class ResizedBackbone(Backbone):
+    """A backbone whose images are resized first.
+
+    Args:
+        backbone: What reads them.
+        image_size: Height and width that images are resized to; 0 takes them as they
+            are.
+
+    Example:
+        >>> from tailshift.models import ResNet32
+        >>> ResizedBackbone(ResNet32(3), 64)(torch.randn(2, 3, 32, 32)).shape
+        torch.Size([2, 64])
+    """
+
+    def __init__(self, backbone: Backbone, image_size: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.feature_dim = backbone.feature_dim
+        self.size = image_size
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features (N, feature_dim) of images."""
+        if self.size and images.shape[-1] != self.size:
+            size = (self.size, self.size)
+            images = F.interpolate(images, size, mode="bicubic", antialias=False)
+        features: Tensor = self.backbone(images)
+        return features
+
+
+class FrozenBackbone(ResizedBackbone):
     """A backbone that keeps its weights; its features may come from a bank.
 
     Images (N, c, H, W) go through the network, features (N, ``feature_dim``) that it
@@ -168,10 +197,7 @@ class FrozenBackbone(Backbone):
     """
 
     def __init__(self, backbone: Backbone, image_size: int = 0) -> None:
-        super().__init__()
-        self.backbone = backbone.requires_grad_(False).eval()
-        self.feature_dim = backbone.feature_dim
-        self.size = image_size
+        super().__init__(backbone.requires_grad_(False).eval(), image_size)
 
     def train(self, mode: bool = True) -> "FrozenBackbone":
         """Stay in evaluation mode."""
@@ -179,13 +205,7 @@ class FrozenBackbone(Backbone):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features (N, feature_dim) of images, or of a bank as they are."""
-        if images.ndim == 2:
-            return images
-        if self.size and images.shape[-1] != self.size:
-            size = (self.size, self.size)
-            images = F.interpolate(images, size, mode="bicubic", antialias=False)
-        features: Tensor = self.backbone(images)
-        return features
+        return images if images.ndim == 2 else super().forward(images)
 
 
 @MODELS.register("features")

@@ -229,7 +229,7 @@ def layer_rates(backbone: nn.Module, layer_decay: float) -> dict[int, LayerRate]
     if not found:
         return {}
     model: Any = found[0].model
-    spared = getattr(model, "no_weight_decay", set)()
+    spared: set[str] = getattr(model, "no_weight_decay", set)()
     depths = _depths(model, layer_decay) if layer_decay < 1 else {}
     return {
         id(parameter): LayerRate(
@@ -252,7 +252,7 @@ def _depths(model: Any, layer_decay: float) -> dict[str, int]:
     head = model.pretrained_cfg.get("classifier") or "head"
     head = f"{head if isinstance(head, str) else head[0]}.weight"  # some have two
     named = [*model.named_parameters(), (head, None)]
-    whole = SimpleNamespace(named_parameters=lambda: named)  # as with a classifier
+    whole: Any = SimpleNamespace(named_parameters=lambda: named)  # as with a classifier
     matcher = model.group_matcher(coarse=False)
     layers = group_parameters(whole, matcher, reverse=True)
     return {name: layers[head] - layer for name, layer in layers.items()}

@@ -6,9 +6,14 @@ from torch import nn
 
 from tailshift.config import ModelConfig, RunConfig
 from tailshift.models import (
+    Adapter,
     Backbone,
     Classifier,
+    CosineHead,
     FrozenBackbone,
+    Head,
+    ResizedBackbone,
+    add_adapters,
     build_backbone,
     load_backbone_weights,
 )
@@ -43,7 +48,8 @@ def build_network(
         is_filled=is_filled,
     )
     backbone = config.method.branch(backbone)
-    head = config.method.stages()[stage].head(backbone.feature_dim, num_classes)
+    add_adapters(backbone, config.model.adapter, num_classes)
+    head = stage_head(config, stage, backbone.feature_dim, num_classes)
     return Classifier(backbone, head, config.method.log_posteriors)
 
 
@@ -72,13 +78,46 @@ def build_model_backbone(
         load_backbone_weights(backbone, model.weights)
     if model.frozen and model.name != "features":
         return FrozenBackbone(backbone, model.image_size)
-    return backbone
+    return ResizedBackbone(backbone, model.image_size) if model.image_size else backbone
+
+
+COSINE_SCALE = 25.0
+"""Largest logit of ``model.head = "cosine"``: LIFT's."""
+
+
+def stage_head(
+    config: RunConfig, stage: int, feature_dim: int, num_classes: int
+) -> Head:
+    """Return the fresh head of a stage: the method's, or cosines in place of it.
+
+    Args:
+        config: Names the method and the head.
+        stage: Number of the stage.
+        feature_dim: Length of the feature vector.
+        num_classes: Number of logits.
+    """
+    if config.model.head == "cosine":
+        return CosineHead(feature_dim, num_classes, scale=COSINE_SCALE)
+    return config.method.stages()[stage].head(feature_dim, num_classes)
+
+
+def thaw(frozen: FrozenBackbone, config: RunConfig, num_classes: int) -> Backbone:
+    """Return a frozen backbone as one that is trained, with adapters if any.
+
+    Args:
+        frozen: Backbone of a run on features.
+        config: Names the adapters.
+        num_classes: Decides their size.
+    """
+    backbone = frozen.backbone
+    add_adapters(backbone, config.model.adapter, num_classes)
+    return ResizedBackbone(backbone, frozen.size) if frozen.size else backbone
 
 
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
     """Give a model the fresh head of a stage, on the model's device."""
-    build_head = config.method.stages()[stage].head
-    head = build_head(model.backbone.feature_dim, model.head.num_classes)
+    num_classes = model.head.num_classes
+    head = stage_head(config, stage, model.backbone.feature_dim, num_classes)
     example = next(model.parameters())
     model.head = head.to(example.device, example.dtype)
 
@@ -100,3 +139,10 @@ def freeze(
     for name in (*frozen, *fixed):
         model.get_submodule(name).requires_grad_(False)
     return tuple(model.get_submodule(name) for name in frozen)
+
+
+def train_adapters(model: nn.Module) -> None:
+    """Let the adapters of a frozen backbone be trained."""
+    for part in model.modules():
+        if isinstance(part, Adapter):
+            part.requires_grad_(True)

@@ -14,10 +14,17 @@ from torch import Tensor
 
 from tailshift.compensation import post_compensate
 from tailshift.data.image_loader import default_num_workers
-from tailshift.data.images import BrokenImageError, ImageFiles, Preparation, load_image
+from tailshift.data.images import (
+    BrokenImageError,
+    ImageFiles,
+    Preparation,
+    Views,
+    load_image,
+)
 from tailshift.data.memory import Normalisation
 from tailshift.data.own_forms import EXTENSIONS, image_files
 from tailshift.estimators import adapt as adapt_to
+from tailshift.models.classifier import over_views
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
 from tailshift.runs.run import Run, as_run
@@ -66,17 +73,21 @@ def image_paths(names: PathLike | Iterable[PathLike]) -> tuple[str, ...]:
 
 
 @torch.no_grad()
-def image_logits(run: Run, paths: Sequence[str], *, track: Track = iter) -> ImageLogits:
+def image_logits(
+    run: Run, paths: Sequence[str], *, views: Views | None = None, track: Track = iter
+) -> ImageLogits:
     """Return a run's own logits of image files, which carry its trained prior.
 
     Args:
         run: Gives the model, the size of its images, their mean and their deviation.
         paths: The files.
+        views: How each is seen; by default as the run's test images were.
         track: Wraps the numbers of the batches' first images, e.g. in a progress bar.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = run.model.to(device)
-    load, size = _Load(run, paths), run.config.eval.batch_size
+    views = run.config.eval.views if views is None else views
+    load, size = _Load(run, paths, views), run.config.eval.batch_size
     kept: list[int] = []
     parts: list[Tensor] = []
     with ThreadPoolExecutor(default_num_workers()) as pool:
@@ -86,7 +97,7 @@ def image_logits(run: Run, paths: Sequence[str], *, track: Track = iter) -> Imag
             images = {i: image for i, image in loaded.items() if image is not None}
             if images:
                 batch = torch.stack(list(images.values())).to(device)
-                parts.append(model(batch).float().cpu())
+                parts.append(over_views(model, batch).float().cpu())
                 kept += images
     broken = {paths[i]: reason for i, reason in sorted(load.broken.items())}
     if not parts:
@@ -113,16 +124,16 @@ def preparation_of(run: Run) -> Preparation:
 class _Load:
     """Reads image i, normalised, with as many channels as the model takes."""
 
-    def __init__(self, run: Run, paths: Sequence[str]) -> None:
+    def __init__(self, run: Run, paths: Sequence[str], views: Views) -> None:
         facts = run.facts
         self.broken: dict[int, str] = {}
         self._files = ImageFiles(Path(), tuple(paths))
-        self._prepare = preparation_of(run).evaluation()
+        self._prepare = preparation_of(run).evaluation(views)
         self._normalise = Normalisation(facts.mean, facts.std)
         self._is_grey = facts.in_channels == 1
 
     def __call__(self, i: int) -> Tensor | None:
-        """Return the image (c, H, W), or None if it is broken."""
+        """Return the image (c, H, W), or views of it; None if it is broken."""
         try:
             pixels = self._prepare(load_image(self._files, i))
         except BrokenImageError as error:
@@ -131,7 +142,7 @@ class _Load:
         images = self._normalise(pixels)
         if self._is_grey:
             luma = torch.tensor(LUMA)[:, None, None]
-            images = (images * luma).sum(dim=0, keepdim=True)
+            images = (images * luma).sum(dim=-3, keepdim=True)
         return images
 
 
@@ -169,6 +180,7 @@ def predict(
     target: Target | None = None,
     adapt: bool = False,
     held_out: Predictions | PathLike | None = None,
+    views: Views | None = None,
     track: Track = iter,
     announce: Callable[[str], None] = lambda phase: None,
 ) -> Answers:
@@ -183,6 +195,8 @@ def predict(
             if the data support it.
         held_out: Labelled logits to calibrate on, or their file; by default the run's
             validation logits.
+        views: See :func:`image_logits`; several to adapt with need the run's held-out
+            logits to have them too.
         track: See :func:`image_logits`.
         announce: See :func:`~tailshift.estimators.adapt`.
     """
@@ -191,8 +205,14 @@ def predict(
             "`target` names a class mix and `adapt` finds one: give one of them."
         )
     run = as_run(run)
+    if adapt and held_out is None and views not in (None, run.config.eval.views):
+        raise ValueError(
+            f"`views` must be {run.config.eval.views!r} with `adapt`, as the run's "
+            f"held-out logits have it, but is {views!r}. Leave one of the two out, or "
+            "train with eval.views set."
+        )
     prior, reason = run.target_prior(SOURCE if target is None else target), ""
-    found = image_logits(run, image_paths(images), track=track)
+    found = image_logits(run, image_paths(images), views=views, track=track)
     if adapt:
         prior, reason = _adapted(run, held_out, found.logits, announce)
     rows = answer_rows(

@@ -12,7 +12,7 @@ from tailshift import metrics
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData, Split
 from tailshift.models import Classifier
-from tailshift.models.classifier import of_any_batch
+from tailshift.models.classifier import over_views
 from tailshift.processes import Processes
 from tailshift.training.distributed import share_buffers
 
@@ -34,7 +34,8 @@ def outputs(
 
     Args:
         fabric: Gives device and precision.
-        module: Takes images (N, c, H, W); it is left in evaluation mode.
+        module: Takes images (N, c, H, W); it is left in evaluation mode. What it gives
+            for several views of an image is averaged.
         split: Whose images, as they are, in its order.
         config: Gives batch size and workers.
     """
@@ -54,10 +55,10 @@ def outputs(
         for batch in loader.epoch(0):
             images = batch.images.to(fabric.device)
             if is_mixed:
-                output = of_any_batch(module, images)
+                output = over_views(module, images)
             else:
                 with fabric.autocast():  # float64 needs it
-                    output = of_any_batch(module, precision.convert_input(images))
+                    output = over_views(module, precision.convert_input(images))
             ids, output = gather_batch(batch.sample_ids, output, fabric, config)
             given.append(output)
             labels.append(split.labels[ids])

@@ -336,7 +336,8 @@ class Recorder:
 
     def _predictions(self, split: Split) -> Predictions:
         counts = self.data.class_counts
-        logits, labels = outputs(self.fabric, self._evaluated, split, self.config)
+        seen = split.seen_in(self.config.eval.views)
+        logits, labels = outputs(self.fabric, self._evaluated, seen, self.config)
         predictions = Predictions(
             logits=logits.float(),
             labels=labels,

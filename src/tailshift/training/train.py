@@ -18,11 +18,19 @@ from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
 from tailshift.methods.method import OwnGroup
 from tailshift.methods.schedules import Course, build_schedule
-from tailshift.models import Classifier, layer_rates
+from tailshift.models import AUTO, Classifier, FrozenBackbone, layer_rates
+from tailshift.models.pretrained import pixel_statistics
+from tailshift.models.timm_backbone import PREFIX as TIMM
 from tailshift.models.timm_backbone import LayerRate
 from tailshift.runs.checkpoint import Position, read_position
 from tailshift.runs.directory import begin_directory, check_directory, default_directory
-from tailshift.runs.network import build_network, freeze, place_head
+from tailshift.runs.network import (
+    build_network,
+    freeze,
+    place_head,
+    thaw,
+    train_adapters,
+)
 from tailshift.runs.run import (
     CHECKPOINT,
     CONFIG,
@@ -74,6 +82,7 @@ def train(
     directory = Path(output) if output is not None else default_directory(config)
     check_directory(directory, config, resume=resume, force=force)
     config = _with_precision(config, directory, resume=resume)
+    config = _with_network(config, directory, resume=resume)
     fabric = distributed.build_fabric(config)
     with distributed.telling_lost_processes():
         torch.manual_seed(config.seed)
@@ -83,6 +92,7 @@ def train(
                 data = config.data.load(root=root, seed=config.seed)
         check_splits(data)
         config = config.for_images(data.image_size)
+        data = as_weights_expect(config, data)
         if config.model.frozen and not isinstance(data.train, FeatureSplit):
             with fabric.rank_zero_first():
                 data = banked(data, config.model, is_verbose=verbose)
@@ -108,6 +118,45 @@ def _with_precision(config: RunConfig, directory: Path, *, resume: bool) -> RunC
         config = config.in_precision(read_config(directory).train.precision)
     machine = distributed.machine_precision(config.train.accelerator)
     return config.in_precision(machine)
+
+
+def _with_network(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:
+    """Return it with the network of the run that it starts from, as far as it is open.
+
+    A resumed run has recorded it.
+    """
+    is_begun = resume and (directory / CONFIG).is_file()
+    source = directory if is_begun else Path(config.train.start_from).expanduser()
+    if not config.is_thawed or not (source / CONFIG).is_file():
+        return config
+    model, theirs = config.model, read_config(source).model
+    name = theirs.name if model.name == AUTO else model.name
+    size = model.image_size or theirs.image_size
+    model = model.model_copy(update={"name": name, "image_size": size})
+    return config.model_copy(update={"model": model})
+
+
+def as_weights_expect(config: RunConfig, data: LongTailedData) -> LongTailedData:
+    """Return the data with pixels normalised as the published weights expect.
+
+    Images that are read from files get the size that the network sees at once.
+
+    It is as it was for a network that starts from random weights, that is not timm's,
+    or that reads grey images; features are of images normalised so already.
+
+    Args:
+        config: Names the network and its weights.
+        data: Normalised by its own statistics.
+    """
+    model = config.model
+    has_weights = model.pretrained or model.weights or config.is_thawed
+    is_own = not model.name.startswith(TIMM) or data.in_channels != 3
+    if model.frozen or not has_weights or is_own:
+        return data
+    if model.image_size:
+        return extraction.prepared(data, model)
+    mean, std, _ = pixel_statistics(model.name.removeprefix(TIMM))
+    return data.normalised(mean, std)
 
 
 def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
@@ -290,9 +339,14 @@ def new_model(
         image_size=data.image_size,
         is_filled=is_filled or bool(config.train.start_from),
     )
+    _lay_out(model, config)
+    return model
+
+
+def _lay_out(model: Classifier, config: RunConfig) -> None:
+    """Keep a pixel's channels side by side, if it is asked for."""
     if config.train.channels_last and not config.train.shard:
         model.to(memory_format=torch.channels_last)
-    return model
 
 
 def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
@@ -317,7 +371,7 @@ def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
         return read_position(recorder.checkpoint).stage
     if config.train.start_from:
         start_from(recorder.model, config, recorder.data)
-        return 1
+        return config.given_stages
     return 0
 
 
@@ -329,12 +383,10 @@ def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> No
         config: Configuration of the run that begins.
         data: Data of that run.
     """
-    if len(config.method.stages()) < 2:
-        raise ValueError(
-            f"`train.start_from` (--from) is for methods of two stages, but "
-            f"{config.method_name} has one. Drop it."
-        )
     source = Path(config.train.start_from).expanduser()
+    if config.is_thawed:
+        start_from_features(model, source, config, data)
+        return
     if source.is_dir():
         _check_run(load(source), config, data)
         source = source / WEIGHTS
@@ -344,6 +396,52 @@ def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> No
             f"there is no {source}."
         )
     load_weights(source, model)
+
+
+def start_from_features(
+    model: Classifier, source: Path, config: RunConfig, data: LongTailedData
+) -> None:
+    """Fill the model with the backbone and the fitted head of a run on features.
+
+    Args:
+        model: Network of a method of one stage.
+        source: Directory of the run.
+        config: Configuration of the run that begins.
+        data: Data of that run.
+    """
+    where = f"`train.start_from` (--from) {source}"
+    run = load(source) if source.is_dir() else None
+    if (
+        run is None
+        or not run.config.model.frozen
+        or run.config.model.name == "features"
+    ):
+        raise ValueError(
+            f"{where} must be a run on features (model.frozen=true) with its network, "
+            f"since {config.method_name} has one stage, but is not. Drop it, or name "
+            "such a run."
+        )
+    _check_run(run, config, data)
+    if config.model.frozen:
+        raise ValueError(
+            f"`model.frozen` must be false to train the whole network of {source}, but "
+            "is true."
+        )
+    if run.config.model.image_size != config.model.image_size:
+        raise ValueError(
+            f"{where} must have the model.image_size {config.model.image_size}, but "
+            f"has {run.config.model.image_size}. Leave it out."
+        )
+    trained = run.model
+    if type(trained.head) is not type(model.head):
+        raise ValueError(
+            f"{where} must have a {type(model.head).__name__}, but has a "
+            f"{type(trained.head).__name__}. Train it with the same model.head."
+        )
+    assert isinstance(trained.backbone, FrozenBackbone)
+    model.head.load_state_dict(trained.head.state_dict())
+    model.backbone = thaw(trained.backbone, config, data.num_classes)
+    _lay_out(model, config)
 
 
 def _check_run(run: Run, config: RunConfig, data: LongTailedData) -> None:
@@ -391,8 +489,10 @@ def assemble_trainer(
     """Return the trainer of a stage for a loss and for batches, at its first step."""
     stages = config.method.stages()
     stage = stages[stage_number]
-    begun = stages[1 if config.train.start_from else 0 : stage_number]
+    begun = stages[config.given_stages : stage_number]
     frozen = freeze(model, _frozen_parts(config, stage), stage.fixed)
+    if _has_adapters(config, stage):
+        train_adapters(model)
     epochs = config.stage_epochs(stage)
     loss = loss.to(fabric.device)
     is_smooth = fits_at_once(model.head, loss, loader)
@@ -445,7 +545,13 @@ def assemble_trainer(
 
 def _frozen_parts(config: RunConfig, stage: Stage) -> tuple[str, ...]:
     """Return the parts of the network that a stage leaves as they are."""
-    return ("backbone",) if config.model.frozen else stage.frozen
+    is_frozen = config.model.frozen or _has_adapters(config, stage)
+    return ("backbone",) if is_frozen else stage.frozen
+
+
+def _has_adapters(config: RunConfig, stage: Stage) -> bool:
+    """Return whether a stage trains adapters in place of the network."""
+    return config.model.adapter != "none" and not stage.frozen
 
 
 def divided_step(
