@@ -116,3 +116,31 @@ def test_features__every_step(
         rows = list(csv.DictReader(file))
     right = [row["predicted"] == Path(row["path"]).parent.name for row in rows]
     assert sum(right) >= 27  # of 28
+
+
+def test_fine_tuning__every_command(
+    tailshift: Command,
+    write_image: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a few small pictures, with timm's tiny networks and one epoch."""
+    for number in range(24):
+        write_image(Path("photos") / "abc"[number % 3] / f"{number}.png", seed=number)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache").resolve()))
+    commands = [text for kind, text in _steps("fine_tuning.md") if kind == "command"]
+    assert len(commands) == 5
+    swaps = {
+        "timm:tf_efficientnet_lite0": "timm:test_efficientnet",
+        "model.weights=lite0": "model.pretrained=false",
+        "vit_small_patch16_224": "test_vit",
+        "if_available": "false",
+        "train.epochs=10": "train.epochs=1",
+    }
+    for text in commands:
+        for shown, small in swaps.items():
+            text = text.replace(shown, small)
+        if " train " in text:
+            text += " --set data.image_size=32 --set train.num_workers=0"
+        result = tailshift(*shlex.split(text)[1:])
+        assert result.code == 0, result.err
+    assert len(Path("answers.csv").read_text().splitlines()) == 25
