@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from tailshift.models import PUBLISHED
+from tailshift.models.timm_backbone import TimmBackbone
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guide"
 Command = Callable[..., Any]
@@ -127,11 +128,12 @@ def test_fine_tuning__every_command(
     for number in range(24):
         write_image(Path("photos") / "abc"[number % 3] / f"{number}.png", seed=number)
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache").resolve()))
+    torch.save(TimmBackbone("test_efficientnet").model.state_dict(), "tiny.pth")
     commands = [text for kind, text in _steps("fine_tuning.md") if kind == "command"]
     assert len(commands) == 5
     swaps = {
         "timm:tf_efficientnet_lite0": "timm:test_efficientnet",
-        "model.weights=lite0": "model.pretrained=false",
+        "model.weights=lite0": "model.weights=tiny.pth",
         "vit_small_patch16_224": "test_vit",
         "if_available": "false",
         "train.epochs=10": "train.epochs=1",
