@@ -493,6 +493,11 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             f"`model.frozen` must be false, since {name} trains branches of the "
             "network, but is true."
         )
+    if config.model.frozen and config.is_thawed:
+        yield (
+            f"`model.frozen` must be false to start from another run (--from), since "
+            f"{name} has one stage, but is true. Leave one of the two out."
+        )
     if config.model.frozen and config.model.adapter != "none":
         yield (
             "`model.adapter` must be 'none' with model.frozen, whose features are "

@@ -23,6 +23,7 @@ from tailshift.serving.images import image_logits
 from tailshift.training.recorder import TrainingProgress
 from tailshift.training.train import as_weights_expect, new_model, start_from
 
+ON_FEATURES = ("model.frozen=true", "model.adapter=none", "eval.views=one")
 WriteBenchmark = Callable[..., Path]
 COUNTS = (9, 6, 4, 3)
 CUT_DOWN = (
@@ -273,9 +274,9 @@ def test_start_from__features_then_adapters(
     root: Path, weights: dict[str, Path], tmp_path: Path
 ) -> None:
     """LIFT's order: the head is fitted first, and adapters change nothing at first."""
-    frozen = ("model.frozen=true", "model.adapter=none", "eval.views=one")
-    before = _on_features(_lift(weights, *frozen), tmp_path, root)
-    config = _lift(weights, f"train.start_from={before.directory}")
+    size = "model.image_size=32"
+    before = _on_features(_lift(weights, *ON_FEATURES, size), tmp_path, root)
+    config = _lift(weights, f"train.start_from={before.directory}", size)
     data = config.data.load(root=root, seed=0)
     model = new_model(config, data)
     start_from(model, config, data)
@@ -297,11 +298,6 @@ def test_start_from__features_then_adapters(
             ("model.head=cosine",),
             "`train.start_from` (--from) {} must have a CosineHead, but has a "
             "LinearHead. Train it with the same model.head.",
-        ),
-        (
-            ("model.frozen=true",),
-            "`model.frozen` must be false to train the whole network of {}, but is "
-            "true.",
         ),
     ],
 )
@@ -330,6 +326,11 @@ def test_start_from__features_that_do_not_fit(
             ("model.frozen=true", "model.adapter=none"),
             "`eval.views` must be 'one' with model.frozen, whose features are computed "
             "once, but is 'five_crop'. `tailshift predict --views` has them.",
+        ),
+        (
+            (*ON_FEATURES, "train.start_from=run"),
+            "`model.frozen` must be false to start from another run (--from), since "
+            "logit_adjustment has one stage, but is true. Leave one of the two out.",
         ),
         (
             ("method.name=ldam",),

@@ -422,11 +422,6 @@ def start_from_features(
             "such a run."
         )
     _check_run(run, config, data)
-    if config.model.frozen:
-        raise ValueError(
-            f"`model.frozen` must be false to train the whole network of {source}, but "
-            "is true."
-        )
     if run.config.model.image_size != config.model.image_size:
         raise ValueError(
             f"{where} must have the model.image_size {config.model.image_size}, but "
