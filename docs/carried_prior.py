@@ -1,8 +1,8 @@
 """Print the prior that kept logits carry, declared and measured, and what each scores.
 
 Run ``python docs/carried_prior.py``; the table stands in ``docs/evaluation.md``. It
-takes ``results/logits/``: 30 of the 100 test images of each class are held out, the
-other 70 are scored. ``--source`` thins the held-out ones to the training mix.
+takes ``results/v0_1/logits/``: 30 of the 100 test images of each class are held out,
+the other 70 are scored. ``--source`` thins the held-out ones to the training mix.
 """
 
 import sys
@@ -15,7 +15,7 @@ from tailshift import Predictions, carried_prior, priors
 from tailshift.estimators import declared_kappa
 from tailshift.metrics import accuracy
 
-LOGITS = Path(__file__).parents[1] / "results" / "logits"
+LOGITS = Path(__file__).parents[1] / "results" / "v0_1" / "logits"
 NUM_HELD_OUT = 30
 KAPPAS = [k / 10 for k in range(-10, 16)]
 

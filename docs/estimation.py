@@ -33,7 +33,7 @@ from tailshift.estimators import (
 )
 
 ROOT = Path(__file__).parents[1]
-LOGITS = ROOT / "results" / "logits"
+LOGITS = ROOT / "results" / "v0_1" / "logits"
 RESULTS = ROOT / "results" / "estimation.csv"
 DOCUMENT = ROOT / "docs" / "estimation.md"
 RUNS = {

@@ -1,4 +1,4 @@
-"""Draw the README's figures from ``results/logits/``.
+"""Draw the README's figures from ``results/v0_1/logits/``.
 
 Run ``python docs/figures.py`` to write ``docs/images/average_probability.png`` and
 ``docs/images/target_shift.png``, and to print what Figure 2 shows in numbers.
@@ -28,7 +28,7 @@ DPI = 200
 
 def main() -> None:
     """Write both figures and print the ends of each curve."""
-    folder = ROOT / "results" / "logits"
+    folder = ROOT / "results" / "v0_1" / "logits"
     runs = [
         run_from_logits(f"{name}={folder / file}.safetensors")
         for name, file in RUNS.items()

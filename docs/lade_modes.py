@@ -1,4 +1,4 @@
-"""Print how LADE's modes differ from Balanced Softmax, from ``results/logits/``.
+"""Print how LADE's modes differ from Balanced Softmax, from ``results/v0_1/logits/``.
 
 Run ``python docs/lade_modes.py``; the table stands in ``docs/results.md``.
 """
@@ -11,7 +11,7 @@ import torch
 from tailshift import Predictions
 from tailshift.metrics import class_groups
 
-LOGITS = Path(__file__).parents[1] / "results" / "logits"
+LOGITS = Path(__file__).parents[1] / "results" / "v0_1" / "logits"
 RUNS = {
     "Balanced Softmax": "cifar100_lt_ir100_balanced_softmax_quick-seed0",
     "LADE, paper": "cifar100_lt_ir100_lade_quick-paper-seed0",

@@ -1,4 +1,4 @@
-"""Take the README's picture of the report from ``results/logits/``.
+"""Take the README's picture of the report from ``results/v0_1/logits/``.
 
 Run ``python docs/screenshots.py`` (needs Chromium and Playwright) to write
 ``docs/images/report_page.png``.
@@ -27,7 +27,7 @@ WIDTH, SHIFT = 1280, -0.8
 
 def main() -> None:
     """Write the page, move its target, and keep what is seen."""
-    folder = ROOT / "results" / "logits"
+    folder = ROOT / "results" / "v0_1" / "logits"
     runs = [
         run_from_logits(f"{name}={folder / file}.safetensors")
         for name, file in RUNS.items()

@@ -55,9 +55,9 @@ def read(name: str) -> Rows:
 
 
 def title(row: dict[str, str]) -> str:
-    """Return the method as tables show it; a mode other than the paper's is named."""
+    """Return the method as tables show it, with its mode if it has several."""
     name = METHODS.get(row["method"]).title
-    notes = [row["mode"]] if row["mode"] not in ("", "paper") else []
+    notes = [row["mode"]] if row["mode"] else []
     if row["method"] == "lade":
         plain = LADE_SETTINGS.split()
         notes += [part for part in row["settings"].split() if part not in plain]
@@ -121,6 +121,23 @@ def method_table(rows: Rows) -> str:
     return "\n".join(lines)
 
 
+def ratio_table(rows: Rows) -> str:
+    """Return a Markdown table of the uniform test set, an imbalance ratio a column."""
+    table: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row["target"] == "uniform":
+            mode = f" ({row['mode']})" if row["mode"] else ""  # α goes by the ratio
+            name = METHODS.get(row["method"]).title + mode
+            table[name][row["imbalance_ratio"]].append(float(row["compensated"]))
+    ratios = ("100", "50", "10")
+    whole = {name: by for name, by in table.items() if all(by[r] for r in ratios)}
+    lines = ["| compensated to uniform | 100 | 50 | 10 |", "|---|---|---|---|"]
+    for name, by in whole.items():
+        cells = " | ".join(cell(by[ratio]) for ratio in ratios)
+        lines.append(f"| {name} | {cells} |")
+    return "\n".join(lines)
+
+
 def provenance(rows: Rows) -> str:
     """Return seeds, epochs, hardware, torch and commit of a table's runs."""
 
@@ -141,20 +158,22 @@ def commands(rows: Rows) -> str:
 
 def blocks() -> dict[str, str]:
     """Return the text of each marked block."""
-    digits, cifar = read("digits_lt"), read("cifar100_lt")
-    filled = {}
-    if digits:
-        filled["digits"] = f"{shift_table(digits)}\n\n{provenance(digits)}"
-    if cifar:
-        main = [row for row in cifar if row["method"] in MAIN and _is_plain(row)]
-        filled["cifar"] = f"{shift_table(main)}\n\n{provenance(main)}"
-        filled["cifar methods"] = f"{method_table(cifar)}\n\n{provenance(cifar)}"
-        filled["cifar commands"] = commands(cifar)
-    return filled
-
-
-def _is_plain(row: dict[str, str]) -> bool:
-    return row["settings"] in ("", LADE_SETTINGS)
+    digits, before = read("digits_lt"), read("v0_1/cifar100_lt")
+    quick = [row for row in read("cifar100_lt") if row["recipe"].endswith("_quick")]
+    main = [row for row in quick if row["method"] in MAIN]
+    features = [row for row in read("cifar100_lt") if "_lite0_" in row["recipe"]]
+    longest = [row for row in features if row["imbalance_ratio"] == "100"]
+    return {
+        "digits": f"{shift_table(digits)}\n\n{provenance(digits)}",
+        "cifar": f"{shift_table(main)}\n\n{provenance(main)}",
+        "cifar methods": f"{method_table(quick)}\n\n{provenance(quick)}",
+        "cifar commands": commands(quick),
+        "0.1 methods": f"{method_table(before)}\n\n{provenance(before)}",
+        "0.1 commands": commands(before),
+        "features methods": f"{method_table(longest)}\n\n{provenance(longest)}",
+        "features ratios": ratio_table(features),
+        "features commands": commands(features),
+    }
 
 
 def fill(text: str) -> str:

@@ -11,7 +11,7 @@ import tailshift as ts
 from tailshift.estimators import declared_kappa
 from tailshift.metrics import accuracy
 
-LOGITS = Path(__file__).parents[2] / "results" / "logits"
+LOGITS = Path(__file__).parents[2] / "results" / "v0_1" / "logits"
 KEPT = sorted(LOGITS.glob("*seed0.safetensors"))
 
 
