@@ -55,6 +55,13 @@ def test_keep_logits__halves_what_was_saved(digits_run, tmp_path):
     assert kept.class_names == whole.class_names
 
 
+def test_keep_logits__refuses_a_file_in_place_of_a_folder(digits_run, tmp_path):
+    (tmp_path / "logits").touch()
+    with pytest.raises(NotADirectoryError) as error:
+        keep_logits(digits_run, tmp_path / "logits")
+    assert str(error.value) == f"{tmp_path}/logits is a file, but must be a folder."
+
+
 @pytest.mark.parametrize(
     ("recipe", "overrides", "command"),
     [

@@ -116,7 +116,6 @@ def keep_logits(run: Run, folder: Path) -> Path:
         folder: Folder to write to; a file of the same run is replaced.
     """
     path = folder / kept_name(run.config)
-    folder.mkdir(parents=True, exist_ok=True)
     run.predictions("test").half().save(path, overwrite=True)
     return path
 
