@@ -116,6 +116,9 @@ def keep_logits(run: Run, folder: Path) -> Path:
         folder: Folder to write to; a file of the same run is replaced.
     """
     path = folder / kept_name(run.config)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"{folder} is a file, but must be a folder.")
+    folder.mkdir(parents=True, exist_ok=True)
     run.predictions("test").half().save(path, overwrite=True)
     return path
 
