@@ -82,6 +82,19 @@ class Samples:
         mean = total / len(self)
         return mean, products / len(self) - mean.outer(mean)
 
+    def mean_directions(self) -> Tensor:
+        """Return each class's mean of x / ‖x‖, scaled to length 1, (C, d), in float64.
+
+        It is 0 for a class without samples.
+        """
+        dim = self.split.features.shape[2]
+        totals = torch.zeros(self.num_classes, dim, dtype=torch.float64)
+        for ids, view in self.chunks():
+            for part in torch.split(ids, 8192):
+                x = F.normalize(self.split.take(part, view))
+                totals.index_add_(0, self.split.labels[part], x.double())
+        return F.normalize(totals)
+
 
 @dataclass(frozen=True)
 class ChunkSums(Processes):
@@ -132,6 +145,10 @@ class HeadProblem:
     linear head is fitted to features of mean 0 and deviation 1, in which the penalty is
     meant, and then put back; biases have none.
 
+    A linear head starts from 0: its problem is convex, and where it starts does not
+    matter. That of a cosine head is not, and it starts from the mean direction of the
+    features of each class.
+
     L-BFGS works on :math:`R_c^{-1} w_c` for each class c, with
     :math:`R_c = (p_c \Sigma + \lambda)^{-1/2}`, its share :math:`p_c` of
     the samples and the features' covariance :math:`\Sigma`: the curvature is then about
@@ -166,6 +183,10 @@ class HeadProblem:
             self._spectrum = torch.linalg.eigh(scaled)
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
+        elif isinstance(head, CosineHead):
+            means = samples.mean_directions().to(head.weight)
+            has_samples = means.any(1, keepdim=True)
+            head.weight.data.copy_(torch.where(has_samples, means, head.weight.data))
 
     def solve(self, decay: float, max_steps: int) -> float:
         """Minimise from the weights there are; return the loss that is reached.
