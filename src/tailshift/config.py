@@ -85,7 +85,8 @@ class ModelConfig(_Section):
     frozen backbone at least 128 and at most the network's own."""
     adapter: AdapterName = "none"
     """Train small parts beside the blocks of a vision transformer of timm, and the
-    head; everything else keeps its weights. Their size goes by the classes."""
+    head; everything else keeps its weights. Their size goes by the classes.
+    ``"residual"`` is one part behind any frozen backbone, on its features."""
     head: Literal["method", "cosine"] = "method"
     """``"cosine"`` has cosines times 25 in place of a linear head, as LIFT."""
 
@@ -109,7 +110,7 @@ class OptimConfig(_Section):
 
     name: Literal["sgd", "adamw", "lbfgs"] = "sgd"
     """``"lbfgs"`` fits the head of a frozen backbone to all features at once, to
-    convergence."""
+    convergence; a head that it cannot fit, or one behind an adapter, has SGD."""
     lr: float = Field(gt=0, le=MOST)
     """Highest learning rate."""
     backbone_lr: float | None = Field(default=None, gt=0, le=MOST)
@@ -498,10 +499,16 @@ def _misfits(config: RunConfig) -> Iterator[str]:
             f"`model.frozen` must be false to start from another run (--from), since "
             f"{name} has one stage, but is true. Leave one of the two out."
         )
-    if config.model.frozen and config.model.adapter != "none":
+    if config.model.frozen and config.model.adapter not in ("none", "residual"):
         yield (
-            "`model.adapter` must be 'none' with model.frozen, whose features are "
-            f"computed once, but is {config.model.adapter!r}. Leave one of the two out."
+            "`model.adapter` must be 'none' or 'residual' with model.frozen, whose "
+            f"features are computed once, but is {config.model.adapter!r}. Leave one "
+            "of the two out."
+        )
+    if config.model.adapter == "residual" and not config.model.frozen:
+        yield (
+            "`model.adapter` must be 'none', 'adaptformer' or 'lora' unless the "
+            "backbone is frozen, but is 'residual'. Set model.frozen=true."
         )
     if config.model.frozen and config.eval.views != "one":
         yield (

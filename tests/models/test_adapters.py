@@ -8,7 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.models import Adapter, TimmBackbone, add_adapters, build_backbone
+from tailshift.models import (
+    AdaptedBackbone,
+    Adapter,
+    DigitsNet,
+    FrozenBackbone,
+    TimmBackbone,
+    add_adapters,
+    build_backbone,
+)
 from tailshift.models.adapters import AdapterName
 
 
@@ -73,6 +81,27 @@ def test_lora__is_a_network_of_other_weights() -> None:
                 weight += lora.up.weight @ lora.down.weight
     torch.testing.assert_close(adapted(images), plain(images))
     assert (plain(images) - before).abs().max() > 0.01
+
+
+def test_adapted_backbone__is_the_equation_from_images_and_from_features() -> None:
+    plain = FrozenBackbone(DigitsNet()).double()
+    adapted = add_adapters(plain, "residual", num_classes=100).double()
+    images = torch.randn(3, 1, 8, 8).double()
+    x = plain(images)  # (3, 128)
+    assert torch.equal(adapted(images), x)
+    assert torch.equal(adapted(x), x)
+    _draw(adapted)
+    assert isinstance(adapted, AdaptedBackbone)
+    a = adapted.adapter
+    assert (a.down.out_features, adapted.feature_dim) == (64, 128)
+    centred = x - x.mean(1, keepdim=True)
+    z = centred / (centred.square().mean(1, keepdim=True) + 1e-5).sqrt()
+    z = z * a.norm.weight + a.norm.bias
+    z = (z @ a.down.weight.T + a.down.bias).clamp(min=0)
+    added = a.scale * (z @ a.up.weight.T + a.up.bias)
+    torch.testing.assert_close(adapted(images), x + added)
+    torch.testing.assert_close(adapted(x), x + added)
+    assert added.abs().max() > 1e-3
 
 
 @pytest.mark.parametrize(

@@ -286,6 +286,93 @@ def test_start_from__features_then_adapters(
     assert not torch.equal(run.model(batch), before.model(batch))
 
 
+def _residual(weights: dict[str, Path]) -> ts.RunConfig:
+    model = ("model.name=timm:test_resnet", f"model.weights={weights['test_resnet']}")
+    parts = ("model.frozen=true", "model.adapter=residual", "model.image_size=48")
+    rates = ("optim.name=lbfgs", "optim.lr=0.1", "optim.backbone_lr=0.1")
+    settings = (*CUT_DOWN, *model, *parts, *rates, "train.epochs=6")
+    return ts.load_recipe("places_lt_softmax", settings)
+
+
+@pytest.fixture(scope="module")
+def residual(
+    root: Path, weights: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> ts.Run:
+    """Return a finished run with an adapter behind a tiny ResNet; read only."""
+    return _on_features(_residual(weights), tmp_path_factory.mktemp("residual"), root)
+
+
+def test_residual__starts_from_plain_features(residual: ts.Run, root: Path) -> None:
+    config = residual.config
+    data = config.data.load(root=root, seed=0)
+    adapted = new_model(config, data).eval()
+    none = config.model.model_copy(update={"adapter": "none"})
+    plain = new_model(config.model_copy(update={"model": none}), data).eval()
+    plain.head.load_state_dict(adapted.head.state_dict())
+    for batch in (torch.randn(2, 3, 32, 32), torch.randn(2, plain.head.feature_dim)):
+        assert torch.equal(adapted(batch), plain(batch))
+
+
+def test_residual__trains_adapter_and_head_alone(
+    residual: ts.Run, weights: dict[str, Path]
+) -> None:
+    """Every other weight is the file's, and the loss falls."""
+    losses = [row["loss"] for row in residual.metrics]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0]
+    given = load_file(weights["test_resnet"])
+    found = load_file(residual.directory / WEIGHTS)
+    prefix = "backbone.backbone.backbone.model."
+    kept = {name.removeprefix(prefix): v for name, v in found.items() if prefix in name}
+    assert len(kept) > 10
+    assert all(torch.equal(given[name], value) for name, value in kept.items())
+    rest = [name for name in found if prefix not in name]
+    assert all(name.startswith(("backbone.adapter.", "head.")) for name in rest)
+    assert found["backbone.adapter.up.weight"].abs().max() > 1e-4
+
+
+def test_residual__predicts_and_exports_as_from_features(
+    residual: ts.Run, root: Path, tmp_path: Path
+) -> None:
+    from_images = image_logits(residual, _paths(root)).logits
+    from_features = residual.predictions().logits
+    torch.testing.assert_close(from_images, from_features, atol=1e-3, rtol=0)
+    model: Any = residual.model
+    batch = torch.randn(4, 3, 32, 32)
+    without = model.head(model.backbone.backbone(batch))
+    assert (model(batch) - without).abs().max() > 0.02
+    [gap] = ts.export(residual, tmp_path / "residual.onnx").values()
+    assert gap < 1e-4
+
+
+def test_residual__resumes_bit_for_bit(
+    residual: ts.Run,
+    root: Path,
+    weights: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = _residual(weights)
+    _interrupted(monkeypatch, after=4)
+    assert not _on_features(config, tmp_path, root).is_finished
+    options: dict[str, Any] = {"output": tmp_path / "features", "data_root": root}
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    again = ts.train(config, resume=True, **options)
+    assert torch.equal(again.predictions().logits, residual.predictions().logits)
+
+
+def test_start_from__features_behind_an_adapter(
+    residual: ts.Run, root: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="`") as error:
+        ts.train(_thawed(residual), output=tmp_path / "run", data_root=root)
+    assert str(error.value) == (
+        f"`train.start_from` (--from) {residual.directory} must have no adapter, since "
+        "the whole network starts from the plain features, but has "
+        "model.adapter=residual. Train it with model.adapter=none."
+    )
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -319,8 +406,13 @@ def test_start_from__features_that_do_not_fit(
     [
         (
             ("model.frozen=true", "model.adapter=lora", "eval.views=one"),
-            "`model.adapter` must be 'none' with model.frozen, whose features are "
-            "computed once, but is 'lora'. Leave one of the two out.",
+            "`model.adapter` must be 'none' or 'residual' with model.frozen, whose "
+            "features are computed once, but is 'lora'. Leave one of the two out.",
+        ),
+        (
+            ("model.adapter=residual",),
+            "`model.adapter` must be 'none', 'adaptformer' or 'lora' unless the "
+            "backbone is frozen, but is 'residual'. Set model.frozen=true.",
         ),
         (
             ("model.frozen=true", "model.adapter=none"),

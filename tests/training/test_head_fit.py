@@ -229,11 +229,13 @@ def _bank(folder: Path, test_seed: int = 1) -> LongTailedData:
     return FeatureBank.from_arrays(folder, train=pairs[0], test=pairs[1]).data()
 
 
-def _train(data: LongTailedData, output: Path, method: str, **how: Any) -> ts.Run:
+def _train(
+    data: LongTailedData, output: Path, method: str, *more: str, **how: Any
+) -> ts.Run:
     settings = ("model.frozen=true", "optim.name=lbfgs", "optim.weight_decay=auto")
     settings += ("optim.lr=0.1", "train.epochs=1", "train.batch_size=64")
     config = ts.load_recipe(
-        "digits_lt", ["model.name=features", f"method.name={method}", *settings]
+        "digits_lt", ["model.name=features", f"method.name={method}", *settings, *more]
     )
     return ts.train(config, output=output, data=data, **how)
 
@@ -274,3 +276,12 @@ def test_fit__resumed_ends_as_if_never_interrupted(
     assert resumed.is_finished
     expected, found = _head(whole), _head(resumed)
     assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_fit__a_head_behind_an_adapter_is_trained_by_the_loop(tmp_path: Path) -> None:
+    """L-BFGS reads features as they are, which such a head never sees."""
+    more = ("model.adapter=residual", "train.epochs=5")
+    run = _train(_bank(tmp_path / "bank"), tmp_path / "run", "softmax", *more)
+    losses = [row["loss"] for row in run.metrics]
+    assert len(losses) == 5
+    assert losses[-1] < losses[0]

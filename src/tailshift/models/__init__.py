@@ -1,6 +1,11 @@
 """Backbones, heads and the classifiers made of them."""
 
-from tailshift.models.adapters import Adapter, AdapterName, add_adapters
+from tailshift.models.adapters import (
+    AdaptedBackbone,
+    Adapter,
+    AdapterName,
+    add_adapters,
+)
 from tailshift.models.attention import AttentiveBackbone, ModulatedAttention
 from tailshift.models.backbone import (
     MODELS,
@@ -45,6 +50,7 @@ __all__ = [
     "MODELS",
     "MOST_SMALL",
     "PUBLISHED",
+    "AdaptedBackbone",
     "Adapter",
     "AdapterName",
     "AttentiveBackbone",

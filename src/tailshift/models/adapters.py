@@ -1,4 +1,4 @@
-"""Small trainable parts beside the frozen layers of a vision transformer."""
+"""Small trainable parts beside frozen layers, or behind a frozen backbone."""
 
 import math
 from typing import Any, Literal, TypeAlias
@@ -6,13 +6,17 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from tailshift.models.backbone import Backbone
 from tailshift.models.timm_backbone import TimmBackbone
 
-AdapterName: TypeAlias = Literal["none", "adaptformer", "lora"]
-"""What is trained beside the frozen blocks, if anything."""
+AdapterName: TypeAlias = Literal["none", "adaptformer", "lora", "residual"]
+"""What is trained beside the frozen blocks or behind them, if anything."""
 
 LEAST_DIM = 4
 """Length of the bottleneck for few classes."""
+
+MOST_RESIDUAL_DIM = 64
+"""The longest bottleneck of an adapter behind a backbone."""
 
 
 class Adapter(nn.Module):
@@ -94,6 +98,38 @@ class Beside(nn.Module):
         return both
 
 
+class AdaptedBackbone(Backbone):
+    r"""A frozen backbone, and an adapter that is trained on its features x.
+
+    .. math:: x + s W_u \max(0, W_d \bar x)
+
+    with the normalised features :math:`\bar x` and a bottleneck of at most 64. Training
+    starts from the features themselves. They come from a bank, or from images.
+
+    Args:
+        backbone: Gives features; takes them as well if they come from a bank.
+
+    Example:
+        >>> from tailshift.models import DigitsNet
+        >>> plain = DigitsNet()
+        >>> images = torch.randn(2, 1, 8, 8)
+        >>> torch.equal(AdaptedBackbone(plain)(images), plain(images))
+        True
+    """
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.feature_dim = width = backbone.feature_dim
+        self.adapter = AdaptFormer(width, min(width, MOST_RESIDUAL_DIM))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the adapted features (N, feature_dim) of images, or of a bank's."""
+        x: Tensor = self.backbone(images)
+        adapted: Tensor = x + self.adapter(x)
+        return adapted
+
+
 def adapter_dim(num_classes: int, num_blocks: int) -> int:
     r"""Return the bottleneck that gives all adapters about as many weights as the head.
 
@@ -112,16 +148,19 @@ def adapter_dim(num_classes: int, num_blocks: int) -> int:
     return max(LEAST_DIM, 2 ** math.floor(math.log2(share)) if share >= 1 else 1)
 
 
-def add_adapters(backbone: nn.Module, name: AdapterName, num_classes: int) -> None:
-    """Put adapters beside the blocks of a vision transformer, in place.
+def add_adapters(backbone: Backbone, name: AdapterName, num_classes: int) -> Backbone:
+    """Return a backbone with adapters: beside its blocks, in place, or behind it.
 
     Args:
-        backbone: Has a vision transformer of timm in it.
+        backbone: Has a vision transformer of timm in it, unless the adapter is
+            ``"residual"``, which is behind any.
         name: Which adapters.
-        num_classes: Decides their size: see :func:`adapter_dim`.
+        num_classes: Decides the size of those beside blocks: see :func:`adapter_dim`.
     """
     if name == "none":
-        return
+        return backbone
+    if name == "residual":
+        return AdaptedBackbone(backbone)
     blocks = _blocks(backbone, name)
     dim = adapter_dim(num_classes, len(blocks))
     for block in blocks:
@@ -137,6 +176,7 @@ def add_adapters(backbone: nn.Module, name: AdapterName, num_classes: int) -> No
                 nn.Identity(),
                 Beside(before, AdaptFormer(width, dim)),
             )
+    return backbone
 
 
 def _blocks(backbone: nn.Module, name: str) -> list[Any]:

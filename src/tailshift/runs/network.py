@@ -48,7 +48,7 @@ def build_network(
         is_filled=is_filled,
     )
     backbone = config.method.branch(backbone)
-    add_adapters(backbone, config.model.adapter, num_classes)
+    backbone = add_adapters(backbone, config.model.adapter, num_classes)
     head = stage_head(config, stage, backbone.feature_dim, num_classes)
     return Classifier(backbone, head, config.method.log_posteriors)
 
@@ -109,8 +109,8 @@ def thaw(frozen: FrozenBackbone, config: RunConfig, num_classes: int) -> Backbon
         config: Names the adapters.
         num_classes: Decides their size.
     """
-    backbone = frozen.backbone
-    add_adapters(backbone, config.model.adapter, num_classes)
+    adapter = config.model.adapter
+    backbone = add_adapters(frozen.backbone, adapter, num_classes)
     return ResizedBackbone(backbone, frozen.size) if frozen.size else backbone
 
 

@@ -18,7 +18,14 @@ from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
 from tailshift.methods.method import OwnGroup
 from tailshift.methods.schedules import Course, build_schedule
-from tailshift.models import AUTO, Classifier, FrozenBackbone, layer_rates
+from tailshift.models import (
+    AUTO,
+    AdaptedBackbone,
+    Backbone,
+    Classifier,
+    FrozenBackbone,
+    layer_rates,
+)
 from tailshift.models.pretrained import pixel_statistics
 from tailshift.models.timm_backbone import PREFIX as TIMM
 from tailshift.models.timm_backbone import LayerRate
@@ -102,7 +109,7 @@ def train(
         is_filled = resume and _has_checkpoint(directory)
         model = new_model(config, data, is_filled=is_filled)
         if isinstance(data.train, FeatureSplit) and not is_filled:
-            extraction.check_bank(data.train, config.model, model.backbone)
+            extraction.check_bank(data.train, config.model, _plain(model.backbone))
         recorder = Recorder(directory, config, data, model, fabric, is_verbose=verbose)
         check_stages(config, data, fabric)
         with distributed.open_directory_together(
@@ -110,6 +117,11 @@ def train(
         ) as is_resumed:
             write_run(recorder, is_resumed=is_resumed)
     return load(directory)
+
+
+def _plain(backbone: Backbone) -> Backbone:
+    """Return what gives the features of a bank: the backbone without its adapter."""
+    return backbone.backbone if isinstance(backbone, AdaptedBackbone) else backbone
 
 
 def _with_precision(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:
@@ -427,6 +439,12 @@ def start_from_features(
             f"{where} must have the model.image_size {config.model.image_size}, but "
             f"has {run.config.model.image_size}. Leave it out."
         )
+    if run.config.model.adapter != "none":
+        raise ValueError(
+            f"{where} must have no adapter, since the whole network starts from the "
+            f"plain features, but has model.adapter={run.config.model.adapter}. Train "
+            "it with model.adapter=none."
+        )
     trained = run.model
     if type(trained.head) is not type(model.head):
         raise ValueError(
@@ -490,7 +508,8 @@ def assemble_trainer(
         train_adapters(model)
     epochs = config.stage_epochs(stage)
     loss = loss.to(fabric.device)
-    is_smooth = fits_at_once(model.head, loss, loader)
+    has_plain_features = config.model.adapter == "none"
+    is_smooth = has_plain_features and fits_at_once(model.head, loss, loader)
     is_whole = epochs > 0 and config.optim.name == "lbfgs" and is_smooth
     wrapped: nn.Module = model.to(fabric.device)
     optimizer: Any = None
