@@ -285,3 +285,13 @@ def test_fit__a_head_behind_an_adapter_is_trained_by_the_loop(tmp_path: Path) ->
     losses = [row["loss"] for row in run.metrics]
     assert len(losses) == 5
     assert losses[-1] < losses[0]
+
+
+def test_train__lws_keeps_the_first_stage(tmp_path: Path) -> None:
+    """Only one factor for each class is learnt in the second one, on features too."""
+    data = _bank(tmp_path / "bank")
+    first = _train(data, tmp_path / "first", "softmax").model.head
+    both = _train(data, tmp_path / "both", "lws").model.head
+    assert torch.equal(both.linear.weight, first.weight)
+    assert torch.equal(both.linear.bias, first.bias)
+    assert not torch.equal(both.scales, torch.ones_like(both.scales))

@@ -560,7 +560,8 @@ def assemble_trainer(
 def _frozen_parts(config: RunConfig, stage: Stage) -> tuple[str, ...]:
     """Return the parts of the network that a stage leaves as they are."""
     is_frozen = config.model.frozen or _has_adapters(config, stage)
-    return ("backbone",) if is_frozen else stage.frozen
+    own = ("backbone",) if is_frozen else ()
+    return tuple(dict.fromkeys((*own, *stage.frozen)))
 
 
 def _has_adapters(config: RunConfig, stage: Stage) -> bool:
