@@ -71,9 +71,14 @@ def _check_onnx(run: ts.Run, image: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession("run.onnx")
     facts = session.get_modelmeta().custom_metadata_map
-    assert json.loads(facts["fit"]) == "whole"
-    size = json.loads(facts["image_size"])
-    picture = Image.open(image).convert("RGB").resize((size, size), Image.BILINEAR)
+    assert json.loads(facts["fit"]) == "crop"
+    size, resized = (json.loads(facts[key]) for key in ("image_size", "resized"))
+    picture = Image.open(image).convert("RGB")
+    scale = resized / min(picture.size)
+    width, height = (int(side * scale) for side in picture.size)
+    picture = picture.resize((width, height), Image.BILINEAR)
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    picture = picture.crop((left, top, left + size, top + size))
     pixels = np.asarray(picture).transpose(2, 0, 1)[None]
     [probs] = session.run(["probs"], {"images": pixels})
     [row] = ts.predict(run, image).rows

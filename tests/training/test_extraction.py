@@ -81,7 +81,7 @@ def _reference(photos: Path, weights: Path) -> dict[str, np.ndarray[Any, Any]]:
     mean, std, _ = pixel_statistics(TINY)
     normalise = Normalisation(mean, std)
     test = ImageFolder(path=str(photos)).load().test
-    prepare = Preparation(32, fit="whole").evaluation()
+    prepare = Preparation(32, fit="crop").evaluation()
     images: Any = test.images  # type: ignore[attr-defined] # a FileSplit's
     return {
         key: network(normalise(prepare(load_image(images, i)))[None])[0].numpy()
@@ -186,7 +186,11 @@ def test_features__of_two_processes_are_those_of_one(
         assert torch.allclose(a.take(rows), b.take(rows), atol=1e-4)
 
 
-def test_worker__sends_what_is_wrong(make: Callable[..., FeatureBank]) -> None:
+def test_worker__sends_what_is_wrong(
+    make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extraction.signal, "signal", lambda number, handler: None)
+
     class Answers(list[BaseException]):
         put = list.append
 

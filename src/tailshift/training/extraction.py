@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
-from multiprocessing import get_context
+from multiprocessing import get_context, set_start_method
 from pathlib import Path
 from typing import Any
 
@@ -243,7 +243,8 @@ def waiting_for_lock(folder: Path) -> Iterator[None]:
 def prepared(data: LongTailedData, model: ModelConfig) -> LongTailedData:
     """Return the data with pixels normalised as the network's weights expect.
 
-    Images that are read from files get the size that the network sees at once.
+    Images that are read from files get the size that the network sees at once, and
+    are cut to a square rather than pressed into one: it never saw such.
     """
     if data.in_channels != 3:
         raise ValueError(
@@ -260,7 +261,9 @@ def prepared(data: LongTailedData, model: ModelConfig) -> LongTailedData:
     for name in ("train", "val", "test"):
         split = getattr(data, name)
         if isinstance(split, FileSplit):
-            sized = dataclasses.replace(split.preparation, image_size=model.image_size)
+            own, seen = split.preparation, model.image_size
+            fit = "crop" if own.fit == "whole" else own.fit
+            sized = dataclasses.replace(own, image_size=seen, fit=fit)
             split = dataclasses.replace(split, preparation=sized)
         if split is not None:
             splits[name] = dataclasses.replace(split, mean=mean, std=std)
@@ -465,6 +468,7 @@ def _worker(
 ) -> None:
     """Do a share of the work in a process of its own, and tell of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    set_start_method(None, force=True)  # or those that decode import PyTorch anew
     parent = os.getppid()
 
     def count(images: int) -> None:
