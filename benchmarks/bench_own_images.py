@@ -27,7 +27,11 @@ Plankton: 7,614 grey training images of 34 classes at 32 pixels, 2,175 to test.
 ``--features`` compares what `tailshift train --data folder:PATH` does if ImageNet
 weights are installed with the script one would write: features of the same network and
 weights in a plain loop, scaled, and scikit-learn's LogisticRegression with
-``class_weight="balanced"``. The cache is empty when it starts.
+``class_weight="balanced"``. The cache is empty when it starts. Plankton, images of 128
+pixels (test mix, macro recall, reversed mix; processor seconds from nothing):
+
+    tailshift, features              62.6  48.3  70.9  121
+    features, logistic regression    57.5  36.1  24.0  184
 """
 
 import argparse
