@@ -1,6 +1,7 @@
 """Exported models: the same answers as PyTorch's, whatever the batch and the prior."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,12 @@ import tailshift.serving.export
 from tailshift import Run, load, priors
 from tailshift.compensation import post_compensate
 from tailshift.losses import focal_log_posteriors
-from tailshift.serving.export import export_onnx, export_program, metadata
+from tailshift.serving.export import (
+    export_onnx,
+    export_program,
+    metadata,
+    relative_gap,
+)
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -113,6 +119,21 @@ def test_program__loads_and_answers(digits_run: Run, folder: Path) -> None:
     )
     expected = _expected(digits_run, pixels, REVERSED).softmax(-1)
     torch.testing.assert_close(probs, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("found", "gap"),
+    [
+        ([200.0, 0.01, -math.inf], 0.01 / 200),  # rounding of a sum of large terms
+        ([200.0, 0.0, -1e9], math.inf),
+        ([200.0, math.nan, -math.inf], math.nan),
+    ],
+)
+def test_relative_gap(found: list[float], gap: float) -> None:
+    expected = torch.tensor([200.0, 0.0, -math.inf])
+    assert relative_gap(torch.tensor(found), expected) == pytest.approx(
+        gap, rel=1e-6, nan_ok=True
+    )
 
 
 def test_export__a_difference_is_refused_and_nothing_is_left(
