@@ -32,6 +32,9 @@ pixels (test mix, macro recall, reversed mix; processor seconds from nothing):
 
     tailshift, features              62.6  48.3  70.9  121
     features, logistic regression    57.5  36.1  24.0  184
+
+On the digits, which are no photos, features have 90.2, 81.6 and 77.2: below the table
+above.
 """
 
 import argparse
