@@ -40,6 +40,10 @@ def test_posteriors__are_those_of_the_logits(small_blocks, monkeypatch, limits, 
         assert all(len(block) <= 3 for block in blocks)
         assert all(block.dtype == torch.float64 for block in blocks)
         torch.testing.assert_close(torch.cat(blocks), expected, rtol=1e-6, atol=1e-7)
+        passed = [(block.clone(), block.data_ptr()) for block in samples.passing()]
+        assert torch.equal(torch.cat([block for block, _ in passed]), torch.cat(blocks))
+        if limits == (0, 10**9):  # kept in float32, and passed on in one buffer
+            assert len({place for _, place in passed}) == 1
     torch.testing.assert_close(samples.mean(), expected.mean(0), rtol=1e-6, atol=0)
     some = samples.rows(torch.tensor([7, 2]))
     torch.testing.assert_close(some, expected[[2, 7]], rtol=1e-6, atol=1e-7)

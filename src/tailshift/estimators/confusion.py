@@ -46,7 +46,7 @@ def joint_confusion(
     r"""Return :math:`J_{jk}`, the share of predicted class j and label k, (C, C)."""
     joint = torch.zeros(2 * (held_out.num_classes,), dtype=torch.float64)
     start = 0
-    for p in held_out:
+    for p in held_out.passing():
         z = predictions(p, is_soft=is_soft)
         if weights is not None:
             z = z * weights[start : start + len(p), None].double()
@@ -61,7 +61,7 @@ def mean_prediction(
     r"""Return :math:`\mu_j`, the share of each predicted class, (C,)."""
     total = torch.zeros(samples.num_classes, dtype=torch.float64)
     start = 0
-    for p in samples:
+    for p in samples.passing():
         z = predictions(p, is_soft=is_soft)
         if weights is None:
             total += z.sum(dim=0)

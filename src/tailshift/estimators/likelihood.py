@@ -118,7 +118,7 @@ def sum_over(
     log_u = torch.zeros(class_weights.shape[1], dtype=torch.float64)
     per_class = torch.zeros_like(class_weights)
     start = 0
-    for p in samples:
+    for p in samples.passing():
         u = (p @ class_weights).clamp_min_(TINY)  # (rows, B)
         if weights is None:
             log_u += u.log().sum(dim=0)
@@ -266,7 +266,7 @@ def _pass(
     gain, mean = torch.zeros_like(w), torch.zeros_like(w)
     value = torch.zeros(w.shape[1], dtype=torch.float64)
     start = 0
-    for p in samples:
+    for p in samples.passing():
         # Sums are float64; inside a block, the dtype of the posteriors will do.
         u = (p @ w.to(p.dtype)).clamp_min_(torch.finfo(p.dtype).tiny)  # (rows, B)
         scaled = ratio.to(p.dtype) * u

@@ -56,9 +56,22 @@ class Posteriors:
 
     def __iter__(self) -> Iterator[Tensor]:
         """Yield blocks of posteriors, float64 by default, shape (rows, C)."""
-        blocks = self._made() if self._blocks is None else self._blocks
-        for block in blocks:
+        for block in self._kept():
             yield block.to(self._dtype)
+
+    def passing(self) -> Iterator[Tensor]:
+        """Yield the same blocks, each valid until the next: one buffer serves them all.
+
+        New memory for each block would cost more than what is done with it.
+        """
+        buffer: Tensor | None = None
+        for block in self._kept():
+            if block.dtype == self._dtype:
+                yield block
+                continue
+            if buffer is None:
+                buffer = torch.empty_like(block, dtype=self._dtype)
+            yield buffer[: len(block)].copy_(block)
 
     def mean(self, weights: Tensor | None = None) -> Tensor:
         """Return the mean posterior (C,), or weighted ones (C, B) for (N, B)."""
@@ -66,7 +79,7 @@ class Posteriors:
         if weights is not None:
             sums = sums[:, None].repeat(1, weights.shape[1])
         start = 0
-        for p in self:
+        for p in self.passing():
             part = None if weights is None else weights[start : start + len(p)].double()
             sums += p.sum(dim=0) if part is None else p.T @ part
             start += len(p)
@@ -79,7 +92,7 @@ class Posteriors:
         shape = len(wanted), self.num_classes
         found = torch.empty(shape, dtype=dtype or self._dtype)
         start = 0
-        for p in self:
+        for p in self.passing():
             inside = (wanted >= start) & (wanted < start + len(p))
             found[inside] = p[wanted[inside] - start].to(found.dtype)
             start += len(p)
@@ -95,6 +108,10 @@ class Posteriors:
             dtype = torch.float64 if size <= EXACT_ELEMENTS else torch.float32
             self._blocks = [p.to(dtype) for p in self._made()]
             self._source = None
+
+    def _kept(self) -> Iterable[Tensor]:
+        """Return the blocks in the dtype that they are kept in."""
+        return self._made() if self._blocks is None else self._blocks
 
     def _made(self) -> Iterator[Tensor]:
         assert self._source is not None

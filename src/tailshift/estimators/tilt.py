@@ -212,7 +212,7 @@ class TiltEstimator(PriorEstimator):
         n = likelihood.total(samples, weights)
         sums = torch.zeros(3, len(gamma), dtype=torch.float64)
         start = 0
-        for p in samples:
+        for p in samples.passing():
             v = 1.0 if weights is None else weights[start : start + len(p)].double()
             u = (p @ w).clamp_min(likelihood.TINY)  # (rows, B)
             z = (p @ (w * log_p_s)) / u  # mean of log p_s under the new posterior
