@@ -1,5 +1,6 @@
 """A small configuration, a finished run of it, images and a command line to share."""
 
+import hashlib
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,11 +8,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tailshift import Run, RunConfig, load_recipe, train
 from tailshift.cli import main
-from tailshift.models import Classifier, LinearHead, build_backbone
+from tailshift.models import (
+    Classifier,
+    LinearHead,
+    build_backbone,
+    pretrained,
+    timm_backbone,
+)
 
 TinyConfig = Callable[..., RunConfig]
 
@@ -127,3 +135,15 @@ def _write_benchmark(
 def write_benchmark() -> Callable[..., Path]:
     """Write lists and JPEGs in the layout of a large benchmark, cut down."""
     return _write_benchmark
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let a tiny network's weights be at hand, as lite0 would be."""
+    torch.manual_seed(0)
+    tiny = timm_backbone.TimmBackbone("test_efficientnet").model
+    torch.save(tiny.state_dict(), tmp_path / "tiny.pth")
+    sha256 = hashlib.sha256((tmp_path / "tiny.pth").read_bytes()).hexdigest()
+    published = pretrained.Published("test_efficientnet", "tiny", "tiny.pth", sha256)
+    monkeypatch.setitem(pretrained.PUBLISHED, "lite0", published)
+    monkeypatch.setattr(pretrained.Published, "path", tmp_path / "tiny.pth")

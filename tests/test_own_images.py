@@ -1,7 +1,6 @@
 """Somebody's own images, from the command line to a report with their class names."""
 
 import csv
-import hashlib
 import html
 import json
 import re
@@ -55,18 +54,6 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(timm_backbone, "hub_is_reachable", lambda: False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let a tiny network's weights be at hand, as lite0 would be."""
-    torch.manual_seed(0)
-    tiny = timm_backbone.TimmBackbone("test_efficientnet").model
-    torch.save(tiny.state_dict(), tmp_path / "tiny.pth")
-    sha256 = hashlib.sha256((tmp_path / "tiny.pth").read_bytes()).hexdigest()
-    published = pretrained.Published("test_efficientnet", "tiny", "tiny.pth", sha256)
-    monkeypatch.setitem(pretrained.PUBLISHED, "lite0", published)
-    monkeypatch.setattr(pretrained.Published, "path", tmp_path / "tiny.pth")
 
 
 @pytest.fixture
@@ -156,10 +143,12 @@ def test_train__a_folder_with_weights_at_hand(
     result = tailshift(*command)
     assert result.code == 0
     lines = result.err.splitlines()
-    assert lines[:2] == [
+    assert lines[:3] == [
+        "small images: ImageNet features, or a network of their own, whichever is "
+        "better on training images that are held out",
+        "features: 50 images go through the network once",
         "network: timm:test_efficientnet with ImageNet weights, the head alone "
         "(--finetune trains all of it)",
-        "features: 50 images go through the network once",
     ]
     run = "runs/own_images/lade-seed0"
     config = ts.load(run).config
@@ -171,6 +160,12 @@ def test_train__a_folder_with_weights_at_hand(
     ]
     _check_groups(ts.load(run), *result.out.splitlines()[1:3])
     assert tailshift(*command, "--resume").code == 0  # sizes were left open
+    checked = tailshift("data", "check", f"folder:{images}").out.splitlines()[-1]
+    seen = ts.load(run).facts.preparation
+    assert checked == (
+        f"ImageNet features, the default of train, see: {seen}; of small images only "
+        "if they are better on some held out"
+    )
     _check_report(tailshift, run, sorted(NAMES[:4]))
 
 

@@ -8,9 +8,9 @@ from tailshift.calibration import TemperatureScaling
 from tailshift.compensation import post_compensate
 from tailshift.evaluation import Summary, evaluate
 from tailshift.methods import METHODS, Method
-from tailshift.models.pretrained import INSTALL
+from tailshift.models.pretrained import INSTALL, weights_at_hand
 from tailshift.predictions import Predictions
-from tailshift.recipes import data_settings, load_recipe, own_network
+from tailshift.recipes import data_settings, feature_settings, load_recipe
 from tailshift.report import report
 from tailshift.report.runs import report_run, summarise_runs
 from tailshift.runs.run import Run, load
@@ -82,13 +82,14 @@ def run_demo(
 def _own_images(data: str) -> tuple[str, list[str]]:
     """Return the recipe and the settings of a head on features of one's own images."""
     recipe, chosen = "own_images", data_settings(data)
-    network, _ = own_network(load_recipe(recipe, chosen), finetune=False)
+    network = weights_at_hand()
     if not network:
         raise ModuleNotFoundError(
             "`data` needs ImageNet weights for its features, but none are at hand. "
             f"Install them with `{INSTALL}`."
         )
-    return recipe, [*chosen, *network]
+    features = feature_settings(str(network.get("weights", network["name"])))
+    return recipe, [*chosen, *features]
 
 
 def _train(

@@ -22,8 +22,8 @@ def test_check_data__a_sound_folder(folder):
         "val: 3 images, 1 to 2 a class, 3 decoded",
         "test: 6 images, 2 to 4 a class, 6 decoded",
         "sizes: 40 × 32 pixels; modes: 30 RGB",
-        "what the network sees: resized to 32 × 32 pixels; in training shifted by up "
-        "to 4, not mirrored",
+        "a network trained from scratch sees: resized to 32 × 32 pixels; in training "
+        "shifted by up to 4, not mirrored",
     )
     assert result.summary[-1].startswith("fingerprint of the training split: ")
 
@@ -39,8 +39,9 @@ def test_check_data__sizes_modes_and_many_classes(tmp_path, write_image):
     )
     assert summary[4:6] == (
         "sizes: 300 × 200 to 360 × 230, median 310 × 230 pixels; modes: 24 RGB, 4 L",
-        "what the network sees: resized to 224 × 224 pixels, the middle of the image; "
-        "in training cropped at random to 35% to 100% of the area, not mirrored",
+        "a network trained from scratch sees: resized to 224 × 224 pixels, the middle "
+        "of the image; in training cropped at random to 35% to 100% of the area, not "
+        "mirrored",
     )
 
 

@@ -143,12 +143,17 @@ def check(
 ) -> None:
     """Verify lists, labels, counts and files of a data set."""
     from tailshift.data import check_data
+    from tailshift.data.own_images import OwnImages
     from tailshift.recipes import dataset_of
+    from tailshift.training.own_network import what_features_see
 
     dataset = dataset_of(name, settings or [])
     found = check_data(dataset, data_root, all_images=all_images)
     for line in found.summary:
         print(printable(line))
+    if isinstance(dataset, OwnImages) and found.is_sound:
+        for line in what_features_see(dataset):
+            print(line)
     for fault in found.faults:
         print(f"error: {printable(fault)}", file=sys.stderr)
     if not found.is_sound:

@@ -297,13 +297,14 @@ def _network_settings(
     method: str | None, settings: Sequence[str], finetune: bool
 ) -> list[str]:
     """Return the settings of a network for one's own images, after saying which."""
-    from tailshift.recipes import load_recipe, own_network
+    from tailshift.recipes import load_recipe
+    from tailshift.training.own_network import own_network
 
     if any(setting.startswith(("model.", "train.start_from")) for setting in settings):
         return []
     overrides = [] if method is None else [f"method.name={method}"]
     config = load_recipe(OWN_IMAGES, [*overrides, *settings])
-    chosen, sentence = own_network(config, finetune=finetune)
+    chosen, sentence = own_network(config, finetune=finetune, is_verbose=True)
     print(f"network: {sentence}", file=sys.stderr)
     return chosen
 

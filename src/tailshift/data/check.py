@@ -86,7 +86,7 @@ def check_data(
             looks += seen
     if isinstance(data.train, FileSplit) and looks:
         summary.append(_describe_looks(looks))
-        summary.append(f"what the network sees: {data.train.preparation}")
+        summary.append(f"a network trained from scratch sees: {data.train.preparation}")
     summary.append(f"fingerprint of the training split: {data.fingerprint}")
     return DataCheck(tuple(summary), tuple(faults))
 

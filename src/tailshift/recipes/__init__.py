@@ -11,13 +11,7 @@ from typing import Any
 from tailshift.config import RunConfig
 from tailshift.data import Dataset, parse_data_option
 from tailshift.data.features import FeatureBank, as_toml
-from tailshift.methods import Method
-from tailshift.models.pretrained import (
-    INSTALL,
-    named_network,
-    seen_size,
-    weights_at_hand,
-)
+from tailshift.models.pretrained import named_network
 from tailshift.registry import did_you_mean
 
 
@@ -117,32 +111,6 @@ def feature_settings(features: str) -> list[str]:
     network = {**named_network(features), "frozen": True}
     chosen = [f"model.{key}={as_toml(value)}" for key, value in network.items()]
     return [*chosen, *FEATURE_SETTINGS]
-
-
-def own_network(config: RunConfig, *, finetune: bool) -> tuple[list[str], str]:
-    """Return the settings of the best network at hand for one's own images, and why.
-
-    Args:
-        config: Data and method of the run.
-        finetune: Whether to train all of the network, not the head alone.
-    """
-    if type(config.method).branch is not Method.branch:
-        return [], f"all of it is trained, since {config.method_name} has branches"
-    network = weights_at_hand()
-    if not network:
-        return [], (
-            f"one for the images' size; `{INSTALL}` would instead train a head on "
-            "ImageNet features, in minutes"
-        )
-    shown = f"{network['name']} with ImageNet weights"
-    if not finetune:
-        settings = feature_settings(str(network.get("weights", network["name"])))
-        return settings, f"{shown}, the head alone (--finetune trains all of it)"
-    size = config.data.load(root=None, seed=config.seed).image_size
-    network |= {"pretrained": "weights" not in network}
-    settings = [f"model.{key}={as_toml(value)}" for key, value in network.items()]
-    seen = seen_size(str(network["name"]), size)
-    return [*settings, f"data.image_size={seen}"], f"{shown}, all of it is trained"
 
 
 def _changes_no_name(change: Mapping[str, Any]) -> bool:

@@ -302,21 +302,35 @@ class HeadProblem:
 def choose_decay(problem: HeadProblem, held_out: Tensor, log_prior: Tensor) -> float:
     """Return the weight decay with the lowest loss on samples that were held out.
 
-    The loss is the negative log probability of the label under the uniform prior,
-    averaged over classes, so that the rare ones are heard.
-
     Args:
         problem: The head, to be fitted to the other samples.
         held_out: Positions of those held out, shape (N,).
         log_prior: Logarithm of the prior that the head's logits carry, shape (C,).
     """
-    scores: dict[float, float] = {}
+    losses = held_out_losses(problem, held_out, log_prior)
+    return min(losses, key=losses.__getitem__)
+
+
+def held_out_losses(
+    problem: HeadProblem, held_out: Tensor, log_prior: Tensor
+) -> dict[float, float]:
+    """Return the loss on samples that were held out, by weight decay.
+
+    The loss is the negative log probability of the label under the uniform prior,
+    averaged over classes, so that the rare ones are heard. Decays fall until it rises.
+
+    Args:
+        problem: See :func:`choose_decay`.
+        held_out: See there.
+        log_prior: See there.
+    """
+    losses: dict[float, float] = {}
     for decay in DECAYS:
         problem.solve(decay, TRIED_STEPS)
-        scores[decay] = _balanced_loss(problem, held_out, log_prior)
-        if scores[decay] > min(scores.values()):
+        losses[decay] = _balanced_loss(problem, held_out, log_prior)
+        if losses[decay] > min(losses.values()):
             break  # it only gets worse from here
-    return min(scores, key=scores.__getitem__)
+    return losses
 
 
 @torch.no_grad()
