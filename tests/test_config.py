@@ -340,8 +340,11 @@ def test_load_recipe__not_toml(tmp_path: Path) -> None:
         f"{path} is not valid TOML: Invalid value (at line 1, column 6)."
     )
     path.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match="TOML"):
+    with pytest.raises(ValueError, match="UTF-8") as error:
         load_recipe(path)
+    assert str(error.value) == (
+        f"`{path}` must be text in UTF-8, but byte 0 is not. Save it as UTF-8."
+    )
 
 
 @pytest.mark.parametrize("base", ["a.toml", "b.toml"])

@@ -2,11 +2,13 @@
 
 import ast
 import io
+import os
 import pickle
 import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +18,12 @@ import tailshift as ts
 from tailshift.data.cifar_files import CIFAR10, read_names, read_split
 from tailshift.data.list_files import read_list
 from tailshift.data.own_forms import read_rows
+from tailshift.evaluation.results import read_results
 from tailshift.models import build_backbone, load_backbone_weights
 from tailshift.runs.checkpoint import load_checkpoint, read_position
+from tailshift.runs.run import read_metrics
+from tailshift.storage import read_json
+from tailshift.targets import read_counts
 
 SOURCE = Path(ts.__file__).parent
 
@@ -154,6 +160,34 @@ def test_source__calls_nothing_that_unpickles() -> None:
             if name in unsafe or safe_with.get(name, "") not in ast.unparse(node):
                 found.append(f"{path.relative_to(SOURCE)}:{node.lineno} {name}")
     assert found == []
+
+
+TEXTS: dict[str, tuple[Callable[[Path], Any], int]] = {
+    "run.json": (read_json, 128),
+    "counts.txt": (read_counts, 128),
+    "counts.json": (read_counts, 128),
+    "recipe.toml": (ts.load_recipe, 128),
+    "results.csv": (read_results, 128),
+    "metrics.jsonl": (lambda path: read_metrics(path.parent), 128),
+    "list.txt": (read_list, 1024),
+    "table.csv": (read_rows, 1024),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_text__larger_than_any_of_ours_is_not_read(name: str, tmp_path: Path) -> None:
+    """A terabyte that takes no room on the disk would take all memory."""
+    path, (read, most) = tmp_path / name, TEXTS[name]
+    path.touch()
+    os.truncate(path, 2**40)
+    with pytest.raises(ValueError, match="larger") as error:
+        read(path)
+    assert str(error.value) == (
+        f"`{path}` must not be larger than {most} MB, but has 1048576 MB."
+    )
+    os.truncate(path, most * 2**20 + 1)
+    with pytest.raises(ValueError, match="larger"):
+        read(path)
 
 
 OUTSIDE = ["../x.jpg", "a/../../x.jpg", "/etc/x.jpg", "a/..", "a\0b.jpg"]

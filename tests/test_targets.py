@@ -138,7 +138,11 @@ def test_read_counts__missing_file(tmp_path):
         ("a.json", b"{}", "PATH must hold a list of counts, but does not."),
         ("a.json", b"3", "PATH must hold a list of counts, but does not."),
         ("a.json", b"[3, 4", "PATH is not a file of counts: it cannot be read."),
-        ("a.txt", b"\xff\xfe\x00", "PATH is not a file of counts: it cannot be read."),
+        (
+            "a.txt",
+            b"\xff\xfe\x00",
+            "`PATH` must be text in UTF-8, but byte 0 is not. Save it as UTF-8.",
+        ),
         (
             "a.txt",
             b"3\n-4\n",

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.registry import did_you_mean
-from tailshift.storage import atomic_write, csv_cell, cut, json_text
+from tailshift.storage import atomic_write, csv_cell, cut, json_text, read_text
 
 VectorLike: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[int]
 
@@ -309,8 +309,8 @@ def _read_rows(path: Path) -> list[Sequence[Any]]:
         )
     suffix = path.suffix.lower()
     rows: Any = None
+    text = read_text(path).strip()
     try:
-        text = path.read_text(encoding="utf-8-sig").strip()
         if suffix == ".json":
             # An object as a tuple of pairs tells it from a list, and keeps doubles.
             found = json.loads(text, object_pairs_hook=tuple)

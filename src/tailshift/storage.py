@@ -329,6 +329,31 @@ MOST_JSON = 2**27
 """The largest JSON file that is read, in bytes."""
 
 
+def read_text(path: Path, most: int = MOST_JSON) -> str:
+    """Return what a UTF-8 text file holds, without a byte order mark.
+
+    Args:
+        path: The file.
+        most: The largest size that is read, in bytes.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file `{path}`.")
+    check_regular(path)
+    size = path.stat().st_size
+    if size > most:
+        raise ValueError(
+            f"`{path}` must not be larger than {most >> 20} MB, but has "
+            f"{size >> 20} MB."
+        )
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"`{path}` must be text in UTF-8, but byte {error.start} is not. Save it "
+            "as UTF-8."
+        ) from None
+
+
 class EditedFileError(ValueError):
     """A file that was changed by hand after it was written.
 
@@ -381,11 +406,9 @@ def read_json(path: Path) -> dict[str, Any]:
         EditedFileError: If a value was changed since `write_json` wrote it.
         ValueError: If it is not a JSON object.
     """
-    check_regular(path)
-    if path.stat().st_size > MOST_JSON:
-        raise ValueError(f"{path} must not be larger than {MOST_JSON >> 20} MB.")
+    text = read_text(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text)
         stored = content.pop(CHECKSUM, None) if isinstance(content, dict) else None
         seals = _seals(content) if isinstance(content, dict) else {}
     except (ValueError, RecursionError) as error:

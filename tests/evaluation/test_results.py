@@ -146,13 +146,12 @@ HEADING = ",".join(COLUMNS) + "\n"
     [
         (
             HEADING + "x" * 200_000,
-            "is not a CSV file in UTF-8 (field larger than field limit (131072)).",
+            "PATH is not a CSV file (field larger than field limit (131072)).",
         ),
-        (HEADING + "a,b\n", "must have 18 values a row, but row 1 has 2."),
+        (HEADING + "a,b\n", "PATH must have 18 values a row, but row 1 has 2."),
         (
             "\udcff",
-            "is not a CSV file in UTF-8 ('utf-8' codec can't decode byte 0xff in "
-            "position 0: invalid start byte).",
+            "`PATH` must be text in UTF-8, but byte 0 is not. Save it as UTF-8.",
         ),
     ],
 )
@@ -161,7 +160,7 @@ def test_read_results__strange_files(content, message, tmp_path):
     path.write_text(content, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ValueError, match=r"results\.csv") as error:
         read_results(path)
-    assert str(error.value) == f"{path} {message}"
+    assert str(error.value) == message.replace("PATH", str(path))
 
 
 def test_add_results__no_formula_reaches_a_spreadsheet(digits_run, tmp_path):

@@ -323,6 +323,8 @@ def test_run__with_damaged_metrics(run_copy: Path, line: str) -> None:
         _ = ts.load(run_copy).metrics
     assert str(error.value) == f"{path} is damaged: line 3 is not a JSON object."
     path.write_bytes(b"\xff\n")
-    with pytest.raises(ValueError, match="damaged") as error:
+    with pytest.raises(ValueError, match="UTF-8") as error:
         _ = ts.load(run_copy).metrics
-    assert str(error.value) == f"{path} is damaged: it is not text in UTF-8."
+    assert str(error.value) == (
+        f"`{path}` must be text in UTF-8, but byte 0 is not. Save it as UTF-8."
+    )

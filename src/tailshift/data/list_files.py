@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tailshift.data.images import is_inside
-from tailshift.storage import cut
+from tailshift.storage import cut, read_text
 
 
 def folder_names(
@@ -44,6 +44,8 @@ def folder_names(
 
 
 MOST_DIGITS = 19  # of an integer that a tensor can hold for certain
+MOST_LIST = 2**30
+"""The largest list of images that is read, in bytes: some ten million lines."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +68,8 @@ def read_list(file: Path, *, num_classes: int | None = None) -> LabelledPaths:
         num_classes: C, if it is known: labels must be below it.
     """
     paths, labels, first_seen = [], [], dict[str, int]()
-    for number, line in enumerate(read_text(file).splitlines(), start=1):
+    lines = read_text(file, MOST_LIST).splitlines()
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         path, label = _parse(line, f"`{file}` line {number}", num_classes)
@@ -79,19 +82,6 @@ def read_list(file: Path, *, num_classes: int | None = None) -> LabelledPaths:
             "empty."
         )
     return LabelledPaths(tuple(paths), torch.tensor(labels))
-
-
-def read_text(file: Path) -> str:
-    """Return what a UTF-8 text file holds, without a byte order mark."""
-    if not file.is_file():
-        raise FileNotFoundError(f"there is no file `{file}`.")
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"`{file}` must be text in UTF-8, but byte {error.start} is not. Save it "
-            "as UTF-8."
-        ) from None
 
 
 def _parse(line: str, where: str, num_classes: int | None) -> tuple[str, int]:

@@ -16,16 +16,16 @@ from tailshift.data.dataset import DATASETS
 from tailshift.data.image_loader import FileSplit
 from tailshift.data.images import ImageFiles
 from tailshift.data.list_files import (
+    MOST_LIST,
     check_every_class,
     checked_path,
     folder_names,
     note_path,
     read_list,
-    read_text,
     shown,
 )
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
-from tailshift.storage import cut
+from tailshift.storage import cut, read_text
 
 
 @DATASETS.register("csv")
@@ -79,7 +79,7 @@ def read_rows(file: Path) -> list[Row]:
 
 
 def _read_rows(file: Path) -> list[Row]:
-    text = read_text(file)
+    text = read_text(file, MOST_LIST)
     heading = text.partition("\n")[0]
     delimiter = max(DELIMITERS, key=heading.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter)

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import io
 import json
 import shlex
 from collections.abc import Iterable, Sequence
@@ -15,7 +16,7 @@ from tailshift.evaluation.records import Record, evaluate
 from tailshift.recipes import load_recipe, parse_override, recipe_names
 from tailshift.runs.index import kept_name
 from tailshift.runs.run import Run, used_plugins
-from tailshift.storage import atomic_write, csv_cell
+from tailshift.storage import atomic_write, csv_cell, read_text
 from tailshift.targets import PAPER_TARGETS
 
 COLUMNS = (
@@ -189,13 +190,13 @@ def _setting(key: str, value: Any) -> str:
 
 def read_results(path: Path) -> list[dict[str, str]]:
     """Return the rows of a results file; none if there is no file."""
-    if not path.is_file():
+    if not path.exists():
         return []
+    text = io.StringIO(read_text(path), newline="")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            columns, *rows = list(csv.reader(file, strict=True)) or [[]]
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error}).") from None
+        columns, *rows = list(csv.reader(text, strict=True)) or [[]]
+    except csv.Error as error:
+        raise ValueError(f"{path} is not a CSV file ({error}).") from None
     if tuple(columns) != COLUMNS:
         raise ValueError(
             f"{path} must have the columns {', '.join(COLUMNS)}, "

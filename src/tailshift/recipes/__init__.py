@@ -13,6 +13,7 @@ from tailshift.data import Dataset, parse_data_option
 from tailshift.data.features import FeatureBank, as_toml
 from tailshift.models.pretrained import named_network
 from tailshift.registry import did_you_mean
+from tailshift.storage import read_text
 
 
 def recipe_names() -> list[str]:
@@ -144,8 +145,12 @@ def _read_recipe(recipe: str, above: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def _read_toml(path: Path | Traversable) -> dict[str, Any]:
+    if isinstance(path, Path):
+        text = read_text(path)
+    else:  # inside a package that is an archive
+        text = path.read_text(encoding="utf-8")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}.") from None
 

@@ -28,7 +28,7 @@ from tailshift.priors import from_counts
 from tailshift.processes import whole_state
 from tailshift.registry import is_registered
 from tailshift.runs.network import build_network
-from tailshift.storage import read_json, read_tensors, write_tensors
+from tailshift.storage import read_json, read_tensors, read_text, write_tensors
 from tailshift.targets import Target, as_target_prior
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
@@ -347,11 +347,7 @@ def read_metrics_lines(directory: Path) -> list[str]:
     path = directory / METRICS_LOG
     if not path.is_file():
         return []
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is damaged: it is not text in UTF-8.") from None
-    return [f"{line}\n" for line in text.split("\n")[:-1]]
+    return [f"{line}\n" for line in read_text(path).split("\n")[:-1]]
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
