@@ -2,9 +2,7 @@
 
 import json
 import os
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +95,9 @@ def _parse_names(path: Path, text: str) -> list[str]:
 def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive; pickled ones are refused, not read."""
     storage.check_regular(path)
-    _check_size(path)
+    storage.check_unpacked(
+        path, "Write it with Predictions.save, whose files are mapped into memory."
+    )
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
@@ -110,19 +110,6 @@ def read_npz(path: Path) -> dict[str, Any]:
                 "save plain arrays of numbers, and class names as strings."
             ) from None
         raise ValueError(f"{path} is no .npz archive or is cut short.") from None
-
-
-def _check_size(path: Path) -> None:
-    """Refuse an archive that would unpack to more than half of the free memory."""
-    size, most = 0, storage.free_memory() // 2
-    with suppress(Exception), zipfile.ZipFile(path) as archive:  # read_npz says why
-        size = sum(entry.file_size for entry in archive.infolist())
-    if size > most:
-        raise ValueError(
-            f"{path} unpacks to {size / 1e9:.1f} GB, but at most {most / 1e9:.1f} GB "
-            "are read, half of the free memory. Write it with Predictions.save, whose "
-            "files are mapped into memory."
-        )
 
 
 HALF_LIMIT = torch.finfo(torch.float16).max

@@ -8,6 +8,7 @@ import signal
 import stat
 import threading
 import uuid
+import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -249,6 +250,23 @@ def free_memory() -> int:
     with suppress(AttributeError, OSError, ValueError):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 2**33
+
+
+def check_unpacked(path: Path, remedy: str) -> None:
+    """Refuse an archive that would unpack to more than half of the free memory.
+
+    Args:
+        path: A zip archive, as ``.npz`` files are; who reads another says what it is.
+        remedy: How to fix it, a sentence.
+    """
+    size, most = 0, free_memory() // 2
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    if size > most:
+        raise ValueError(
+            f"{path} unpacks to {size / 1e9:.1f} GB, but at most {most / 1e9:.1f} GB "
+            f"are read, half of the free memory. {remedy}"
+        )
 
 
 @contextmanager

@@ -1,7 +1,9 @@
 """Feature banks: what is written is read, mapped into memory, refused if damaged."""
 
+import io
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -252,6 +254,53 @@ def test_from_file__no_arrays(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="NumPy") as error:
         FeatureBank.from_file(tmp_path / "bank", file)
     assert str(error.value) == f"{file} must be arrays saved by NumPy, but is not."
+
+
+def _lying_npy() -> bytes:
+    """Return an array of 12 features whose header declares 4 · 10¹⁴."""
+    file = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (10**14, 4)}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + X[:3].tobytes()
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_from_file__header_that_lies(name: str, tmp_path: Path) -> None:
+    file, labels = tmp_path / name, tmp_path / "labels.npy"
+    np.save(labels, Y)
+    if name == "a.npz":
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("features.npy", _lying_npy())
+    else:
+        file.write_bytes(_lying_npy())
+    with pytest.raises(ValueError, match="NumPy") as error:
+        FeatureBank.from_file(tmp_path / "bank", file, labels)
+    assert str(error.value) == f"{file} must be arrays saved by NumPy, but is not."
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.npy"])
+def test_from_file__unpacks_to_more_than_the_memory(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive is one whatever its name; NumPy goes by the content too."""
+    file = tmp_path / name
+    with file.open("wb") as stream:
+        np.savez_compressed(stream, features=np.zeros((10**8, 1), np.float16))
+    monkeypatch.setattr("tailshift.storage.free_memory", lambda: 2 * 10**8)
+    with pytest.raises(ValueError, match="unpacks") as error:
+        FeatureBank.from_file(tmp_path / "bank", file)
+    assert str(error.value) == (
+        f"{file} unpacks to 0.2 GB, but at most 0.1 GB are read, half of the free "
+        "memory. Save each array as an .npy file, which is mapped into memory."
+    )
+
+
+def test_from_file__a_lone_array_whatever_its_name(tmp_path: Path) -> None:
+    with (tmp_path / "x.npz").open("wb") as stream:
+        np.save(stream, X)
+    np.savez(tmp_path / "y.npz", labels=Y)
+    files = (tmp_path / "x.npz", tmp_path / "y.npz")
+    assert len(FeatureBank.from_file(tmp_path / "bank", *files).data().train) == 10
 
 
 def test_write_bank__does_not_replace_another(bank: FeatureBank) -> None:

@@ -3,7 +3,6 @@
 import json
 import struct
 import warnings
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from tailshift.data.own_images import (
     number_labels,
 )
 from tailshift.data.randomness import Stream, hashed_below
-from tailshift.storage import check_regular, read_json, write_json
+from tailshift.storage import check_regular, check_unpacked, read_json, write_json
 
 BANK_FACTS = "bank.json"
 SPLITS = ("train", "val", "test")
@@ -259,7 +258,7 @@ class FeatureBank:
         numbers, class_names = number_labels(names)
         parts = torch.split(numbers, [len(labels) for _, labels in arrays.values()])
         splits = {
-            name: FeatureSplit(torch.from_numpy(features)[None], part)
+            name: FeatureSplit(_as_tensor(features)[None], part)
             for (name, (features, _)), part in zip(arrays.items(), parts, strict=True)
         }
         if "test" not in splits:
@@ -379,12 +378,10 @@ def as_toml(value: str | float) -> str:
 
 def _read_arrays(features: Path, labels: Path | None) -> dict[str, NDArray[Any]]:
     """Return the arrays ``features``, ``labels`` and, if there is one, ``split``."""
-    if features.suffix == ".npz":
-        arrays: dict[str, NDArray[Any]] = dict(_read_numpy(features))
-    else:
-        arrays = {"features": _read_numpy(features)}
+    arrays = _read_numpy(features, "features")
     if labels is not None:
-        arrays["labels"] = _read_numpy(labels)
+        found = _read_numpy(labels, "labels")
+        arrays |= {name: found[name] for name in found if name == "labels"}
     for name in ("features", "labels"):
         if name not in arrays:
             raise ValueError(
@@ -395,13 +392,24 @@ def _read_arrays(features: Path, labels: Path | None) -> dict[str, NDArray[Any]]
     return arrays
 
 
-def _read_numpy(path: Path) -> Any:
+def _read_numpy(path: Path, name: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an archive, or a lone one, mapped, under the name given."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file `{path}`.")
     check_regular(path)
+    check_unpacked(
+        path, "Save each array as an .npy file, which is mapped into memory."
+    )
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile):
+        # Mapped, so that a header which declares more than there is takes no memory.
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return {name: found}
+        with found:
+            return dict(found)
+    except PermissionError:
+        raise
+    except Exception:  # a broken archive may raise almost anything
         raise ValueError(f"{path} must be arrays saved by NumPy, but is not.") from None
 
 
