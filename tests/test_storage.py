@@ -213,6 +213,37 @@ def test_read_json__any_edit(change: Any, keys: str, tmp_path: Path) -> None:
     assert f": {keys} not fit" in str(error.value)
 
 
+@pytest.mark.parametrize("stored", [None, "gone"])
+def test_read_json__whose_checksum_is_gone(stored: str | None, tmp_path: Path) -> None:
+    """Whatever was edited with it: it is not taken for a file of version 0.1."""
+    path = tmp_path / "run.json"
+    write_json(path, {"a": 1})
+    content = json.loads(path.read_text())
+    assert content.keys() == {"a", "format", "checksum"}
+    content |= {"a": 2, "checksum": None}
+    if stored == "gone":
+        del content["checksum"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(EditedFileError) as error:
+        read_json(path)
+    assert str(error.value) == (
+        f"{path} was edited after it was written: its checksum is gone. Undo the edit, "
+        "or train the run again with --force."
+    )
+
+
+def test_read_json__sealed_before_there_was_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"a": 1})
+    content = json.loads(path.read_text())
+    del content["format"]
+    path.write_text(json.dumps(content))
+    assert read_json(path) == {"a": 1}
+    path.write_text(json.dumps(content | {"a": 2}))
+    with pytest.raises(EditedFileError):
+        read_json(path)
+
+
 def test_read_json__of_an_earlier_version(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"a": 1}')
     assert read_json(tmp_path / "run.json") == {"a": 1}

@@ -377,20 +377,24 @@ class EditedFileError(ValueError):
 
     Args:
         path: The file.
-        keys: The keys whose values differ.
+        keys: The keys whose values differ; none if the checksum itself is gone.
     """
 
     def __init__(self, path: Path, keys: list[str]) -> None:
         do = "do" if len(keys) > 1 else "does"
         names = ", ".join(f"`{key[:40]}`" for key in keys[:8])
+        what = f"{names} {do} not fit the checksum" if keys else "its checksum is gone"
         super().__init__(
-            f"{path} was edited after it was written: {names} {do} not fit the "
-            "checksum. Undo the edit, or train the run again with --force."
+            f"{path} was edited after it was written: {what}. Undo the edit, or train "
+            "the run again with --force."
         )
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a mapping as JSON, a checksum a key beside it, whole or not at all.
+
+    A mark says that there is a checksum: without it a file from which the checksum was
+    removed would look like one of version 0.1, which wrote none.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -400,7 +404,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
         {'mean': [0.5]}
     """
     plain = json.loads(json.dumps(content))  # as it is read: lists, keys of text
-    sealed = {**plain, CHECKSUM: _seals(plain)}
+    sealed = {**plain, FORMAT: SEALED, CHECKSUM: _seals(plain)}
     with atomic_write(path) as temporary:
         temporary.write_text(json_text(sealed, indent=2) + "\n", encoding="utf-8")
 
@@ -421,21 +425,25 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the mapping in a JSON file, after checking its checksum if it has one.
 
     Raises:
-        EditedFileError: If a value was changed since `write_json` wrote it.
+        EditedFileError: If a value was changed since `write_json` wrote it, or the
+            checksum is gone.
         ValueError: If it is not a JSON object.
     """
     text = read_text(path)
     try:
         content = json.loads(text)
-        stored = content.pop(CHECKSUM, None) if isinstance(content, dict) else None
-        seals = _seals(content) if isinstance(content, dict) else {}
+        plain = dict(content) if isinstance(content, dict) else {}
+        mark, stored = plain.pop(FORMAT, None), plain.pop(CHECKSUM, None)
+        seals = _seals(plain)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}).") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, but does not.")
-    if stored is not None:  # files of earlier versions have none
+    if stored is not None:
         _check_seals(path, seals, stored)
-    return content
+    elif mark is not None:  # files of version 0.1 have neither
+        raise EditedFileError(path, [])
+    return plain
 
 
 def _check_seals(path: Path, seals: dict[str, str], stored: Any) -> None:
@@ -452,6 +460,7 @@ def _seals(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 CHECKSUM, NOTES = "checksum", "tailshift"
+FORMAT, SEALED = "format", 2  # of JSON files that have a checksum
 
 
 class TensorFile(NamedTuple):

@@ -35,7 +35,7 @@ from tailshift.evaluation.results import COLUMNS, read_results, result_rows
 from tailshift.models import build_backbone, load_backbone_weights
 from tailshift.runs.checkpoint import Position, load_checkpoint, save_checkpoint
 from tailshift.runs.run import load_weights, save_weights
-from tailshift.storage import CHECKSUM, NOTES, checksum
+from tailshift.storage import CHECKSUM, FORMAT, NOTES, checksum
 from tailshift.targets import read_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -84,7 +84,8 @@ PLAIN = st.recursive(
 def strange_json(draw: st.DrawFn, valid: bytes) -> bytes:
     """Give a valid JSON object with some of its values replaced or gone, unsealed."""
     content = json.loads(valid)
-    content.pop(CHECKSUM, None)
+    for key in (CHECKSUM, FORMAT):
+        content.pop(key, None)
     for _ in range(draw(st.integers(1, 3))):
         part = content
         key = draw(st.sampled_from(sorted(part)))

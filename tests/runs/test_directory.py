@@ -1,6 +1,7 @@
 """No run and no stranger's file is lost to a new run."""
 
 import dataclasses
+import json
 import os
 import shutil
 import signal
@@ -170,6 +171,21 @@ def test_load__names_what_was_edited(
     if name == "config.json":
         with pytest.raises(ValueError, match="edited"):
             ts.train(config, output=run_copy, resume=True)
+    check_directory(run_copy, config, resume=False, force=True)
+
+
+@pytest.mark.parametrize("name", ["config.json", "run.json"])
+def test_load__names_a_checksum_that_is_gone(run_copy: Path, name: str) -> None:
+    path, config = run_copy / name, ts.load(run_copy).config
+    content = json.loads(path.read_text())
+    del content["checksum"]
+    path.write_text(json.dumps(content | {"seed": 1}))
+    with pytest.raises(ValueError, match="edited") as error:
+        ts.load(run_copy)
+    assert str(error.value) == (
+        f"{path} was edited after it was written: its checksum is gone. Undo the edit, "
+        "or train the run again with --force."
+    )
     check_directory(run_copy, config, resume=False, force=True)
 
 
