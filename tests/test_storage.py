@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import stat
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,10 @@ import pytest
 import torch
 from safetensors import SafetensorError, safe_open
 
+import tailshift as ts
+from tailshift.data.features import write_bank
+from tailshift.evaluation.results import keep_logits
+from tailshift.paper.tune import Journal
 from tailshift.predictions import Predictions
 from tailshift.storage import (
     EditedFileError,
@@ -172,6 +177,32 @@ def test_atomic_write__names_the_file_that_there_is_no_room_for(tmp_path: Path) 
     assert str(error.value) == f"{path} cannot be written (No space left on device)."
     assert error.value.errno == errno.ENOSPC
     assert list(tmp_path.iterdir()) == []
+
+
+KEPT_RUN = Path(__file__).parent / "data" / "kept" / "run_v0_1"
+GRID = {"alpha": [0.1], "lam": [0.1]}
+MAKERS: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a run": (
+        lambda folder: ts.train(ts.load_recipe("digits_lt"), output=folder),
+        "output",
+    ),
+    "kept logits": (lambda folder: keep_logits(ts.load(KEPT_RUN), folder), "logits"),
+    "a journal": (lambda folder: Journal(folder / "journal.log", GRID, {}), "output"),
+    "a bank": (lambda folder: write_bank(folder, {}, {}), "output"),
+    "a file": (lambda folder: write_json(folder / "a.json", {}), "output"),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+@pytest.mark.parametrize("name", MAKERS)
+def test_make_folder__where_there_can_be_none(name: str) -> None:
+    make, argument = MAKERS[name]
+    with pytest.raises(FileNotFoundError) as error:
+        make(Path("/proc/x"))
+    assert str(error.value) == (
+        f"`{argument}` must lie in a folder that can be made, but /proc/x cannot be "
+        "made (No such file or directory). Name another."
+    )
 
 
 def test_write_json__names_what_was_edited(tmp_path: Path) -> None:

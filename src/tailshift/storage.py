@@ -48,8 +48,8 @@ def atomic_write(
         'all of it'
     """
     _refuse_existing(path, overwrite)
-    with _naming(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
+    with naming_file(path):
         _remove_killed(path)
         with _own_folder(path.parent) as folder:
             temporary = folder / path.name
@@ -145,16 +145,49 @@ def _lock(folder: Path) -> int | None:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def naming_file(path: Path) -> Iterator[None]:
     """Name the file in a fault that names none, or a temporary one."""
     try:
         yield
     except OSError as error:
-        if error.errno is None or MARK not in str(error.filename or MARK):
+        # Without the system's text it is a sentence of ours.
+        if error.strerror is None or MARK not in str(error.filename or MARK):
             raise
-        named = type(error)(f"{path} cannot be written ({error.strerror}).")
-        named.errno = error.errno
-        raise named from error
+        text = f"{path} cannot be written ({error.strerror})."
+        raise _told(error, text) from error
+
+
+def make_folder(folder: Path, argument: str = "output") -> None:
+    """Make a folder and those above it, unless it is there.
+
+    Args:
+        folder: The folder.
+        argument: What was to lie in it, as it is called in the error.
+
+    Example:
+        >>> make_folder(Path("/dev/null/x"))
+        Traceback (most recent call last):
+        ...
+        NotADirectoryError: `output` must lie in a folder that can be made, but \
+/dev/null/x cannot be made (Not a directory). Name another.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(f"{folder} is a file, but must be a folder.") from None
+    except OSError as error:
+        text = (
+            f"`{argument}` must lie in a folder that can be made, but {folder} cannot "
+            f"be made ({error.strerror}). Name another."
+        )
+        raise _told(error, text) from error
+
+
+def _told(error: OSError, text: str) -> OSError:
+    """Return a fault of the system, of the same kind, in a sentence."""
+    told = type(error)(text)
+    told.errno = error.errno
+    return told
 
 
 def _refuse_existing(path: Path, overwrite: bool) -> None:

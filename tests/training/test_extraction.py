@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,18 @@ def test_features__folder_of_something_else(
     assert str(error.value) == (
         f"`output` {photos} exists and is not a feature bank, so that nothing in it is "
         "replaced. Name another folder."
+    )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_features__folder_that_cannot_be_made(
+    make: Callable[..., FeatureBank],
+) -> None:
+    with pytest.raises(FileNotFoundError) as error:
+        make("/proc/x")
+    assert str(error.value) == (
+        "`output` must lie in a folder that can be made, but /proc/x cannot be made "
+        "(No such file or directory). Name another."
     )
 
 

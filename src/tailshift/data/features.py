@@ -25,7 +25,13 @@ from tailshift.data.own_images import (
     number_labels,
 )
 from tailshift.data.randomness import Stream, hashed_below
-from tailshift.storage import check_regular, check_unpacked, read_json, write_json
+from tailshift.storage import (
+    check_regular,
+    check_unpacked,
+    make_folder,
+    read_json,
+    write_json,
+)
 
 BANK_FACTS = "bank.json"
 SPLITS = ("train", "val", "test")
@@ -541,7 +547,7 @@ def write_bank(
     """Write splits that are in memory as a bank, and return it."""
     if (folder / BANK_FACTS).exists():
         raise FileExistsError(f"{folder} holds a feature bank. Name another folder.")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     about = {}
     for name, split in splits.items():
         views, samples, dim = len(split.features), len(split), split.features.shape[2]

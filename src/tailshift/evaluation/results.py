@@ -16,7 +16,7 @@ from tailshift.evaluation.records import Record, evaluate
 from tailshift.recipes import load_recipe, parse_override, recipe_names
 from tailshift.runs.index import kept_name
 from tailshift.runs.run import Run, used_plugins
-from tailshift.storage import atomic_write, csv_cell, read_text
+from tailshift.storage import atomic_write, csv_cell, make_folder, read_text
 from tailshift.targets import PAPER_TARGETS
 
 COLUMNS = (
@@ -117,9 +117,7 @@ def keep_logits(run: Run, folder: Path) -> Path:
         folder: Folder to write to; a file of the same run is replaced.
     """
     path = folder / kept_name(run.config)
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(f"{folder} is a file, but must be a folder.")
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder, "logits")
     run.predictions("test").half().save(path, overwrite=True)
     return path
 

@@ -32,7 +32,7 @@ from tailshift.metrics.table import NOTHING
 from tailshift.predictions import Predictions
 from tailshift.runs.directory import check_same_config
 from tailshift.runs.run import FACTS, Run, load
-from tailshift.storage import atomic_write
+from tailshift.storage import atomic_write, make_folder
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 from tailshift.training.train import train, with_validation
 
@@ -88,7 +88,7 @@ class Journal:
     ) -> None:
         self._optuna = _import_optuna()
         self.grid = {name: list(grid[name]) for name in ("alpha", "lam")}
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._study = self._open(path)
         self._check_same(path, {"config": config, "grid": self.grid})
 

@@ -201,7 +201,7 @@ def open_directory(
         BlockingIOError: If another process trains in it.
     """
     is_new = not directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
+    storage.make_folder(directory)
     try:
         with hold_lock(directory), _telling_what_is_saved(directory):
             # Again: another process may have been here since the first check.

@@ -49,7 +49,7 @@ from tailshift.models.pretrained import named_network
 from tailshift.recipes import dataset_of
 from tailshift.runs.directory import LOCK, hold_lock
 from tailshift.runs.network import build_model_backbone
-from tailshift.storage import atomic_write, read_json, write_json
+from tailshift.storage import atomic_write, make_folder, read_json, write_json
 from tailshift.training.recorder import RELAY_SECONDS, duration, print_line
 
 BATCH = 64
@@ -187,7 +187,7 @@ def make_bank(
     model = model.for_images(data.image_size)
     plan = BankPlan(Path(output), prepared(data, model), model, views)
     _check_folder(plan.folder)
-    plan.folder.mkdir(parents=True, exist_ok=True)
+    make_folder(plan.folder)
     with waiting_for_lock(plan.folder):
         backbone = build_model_backbone(model, image_size=plan.data.image_size)
         facts = bank_facts(plan, backbone)
