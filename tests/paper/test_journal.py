@@ -124,6 +124,22 @@ def test_best_trial__needs_one_that_did_not_diverge() -> None:
     )
 
 
+def test_journal__on_a_full_disk(tmp_path: Path) -> None:
+    """Files may not grow, as on a disk that has no more room."""
+    resource = pytest.importorskip("resource")
+    path = tmp_path / "journal.log"
+    journal = _open(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large") as error:
+            journal.add(Trial(*SETTINGS[0], 0.5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert str(error.value) == f"{path} cannot be written (File too large)."
+    assert _open(path).left == SETTINGS
+
+
 def test_journal__that_was_cut_short(tmp_path: Path) -> None:
     """The line under way is dropped, and its setting comes up again."""
     path = tmp_path / "journal.log"

@@ -32,7 +32,7 @@ from tailshift.metrics.table import NOTHING
 from tailshift.predictions import Predictions
 from tailshift.runs.directory import check_same_config
 from tailshift.runs.run import FACTS, Run, load
-from tailshift.storage import atomic_write, make_folder
+from tailshift.storage import atomic_write, make_folder, naming_file
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 from tailshift.training.train import train, with_validation
 
@@ -89,8 +89,10 @@ class Journal:
         self._optuna = _import_optuna()
         self.grid = {name: list(grid[name]) for name in ("alpha", "lam")}
         make_folder(path.parent)
-        self._study = self._open(path)
-        self._check_same(path, {"config": config, "grid": self.grid})
+        self._path = path
+        with naming_file(path):
+            self._study = self._open(path)
+            self._check_same(path, {"config": config, "grid": self.grid})
 
     def __len__(self) -> int:
         """Return the number of settings in the grid."""
@@ -127,7 +129,8 @@ class Journal:
             value=None if is_failed else trial.score,
             state=state.FAIL if is_failed else state.COMPLETE,
         )
-        self._study.add_trial(closed)
+        with naming_file(self._path):
+            self._study.add_trial(closed)
 
     def _open(self, path: Path) -> Any:
         _drop_cut_line(path)
