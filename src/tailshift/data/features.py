@@ -1,6 +1,8 @@
 """Feature banks: a network's features of all images of a data set, kept on disk."""
 
+import errno
 import json
+import os
 import struct
 import warnings
 import zlib
@@ -29,6 +31,7 @@ from tailshift.storage import (
     check_regular,
     check_unpacked,
     make_folder,
+    naming_file,
     read_json,
     write_json,
 )
@@ -489,9 +492,29 @@ def create_split(
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # aligned, so that it can be mapped
     with path.open("wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        file.truncate(8 + len(text) + end)
+        try:
+            with naming_file(path):
+                file.write(struct.pack("<Q", len(text)) + text)
+                file.truncate(8 + len(text) + end)
+                _reserve(file.fileno(), 8 + len(text) + end)
+        except OSError:
+            path.unlink()  # it may hold the room that there was
+            raise
     return map_split(path, shape, mode="r+")
+
+
+def _reserve(descriptor: int, size: int) -> None:
+    """Take the room that a file needs from the disk, if the file system can.
+
+    Otherwise a disk that is full ends the process when a mapped page is filled.
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            raise
 
 
 def map_split(
