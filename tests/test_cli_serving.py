@@ -91,6 +91,43 @@ def test_predict__answers_for_a_target(
     assert tailshift("predict", run, photos, "--target", "uniform").out != default
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("words", [("predict", "run", "photos"), ("--version",)])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output__on_a_full_disk(
+    run: Path, photos: Path, tmp_path: Path, words: tuple[str, ...], unbuffered: str
+) -> None:
+    """A fault comes up where it is printed, or when all is written at the end."""
+    with Path("/dev/full").open("w") as full:
+        done = _printing_to(full.fileno(), tmp_path, *words, unbuffered=unbuffered)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: standard output cannot be written (No space left on device).\n",
+    )
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output__whose_reader_is_gone(tmp_path: Path, unbuffered: str) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = _printing_to(theirs, tmp_path, "list", "recipes", unbuffered=unbuffered)
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def _printing_to(
+    output: int, folder: Path, *words: str, unbuffered: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "tailshift", *words],
+        cwd=folder,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        stdout=output,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 def test_predict__names_broken_images(
     tailshift: Command, run: Path, photos: Path
 ) -> None:

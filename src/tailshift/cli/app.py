@@ -6,10 +6,10 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -127,7 +127,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know an α
     try:
-        with warnings.catch_warnings(), ending_on_signals():
+        with warnings.catch_warnings(), ending_on_signals(), _named_output():
             warnings.showwarning = _show_warning
             app()
     except KeyboardInterrupt:
@@ -139,6 +139,68 @@ def main() -> None:
         if os.environ.get("TAILSHIFT_TRACEBACK"):
             raise
         raise SystemExit(_print_error(error)) from None
+
+
+class _Output:
+    """Standard output, which names itself if it cannot be written to.
+
+    Args:
+        stream: The stream that it stands for.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with self._naming():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with self._naming():
+            self._stream.flush()
+
+    def discard(self) -> None:
+        """Let go of what is not written; Python would try again, and complain."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.discard()
+            raise OSError(
+                f"standard output cannot be written ({error.strerror})."
+            ) from None
+
+
+@contextmanager
+def _named_output() -> Iterator[None]:
+    """Let standard output name itself, also in a fault that shows only at the end."""
+    if sys.stdout is None:  # it was closed; nothing is printed
+        yield
+        return
+    output = _Output(sys.stdout)
+    with redirect_stdout(cast(TextIO, output)):
+        try:
+            yield
+        except SystemExit as end:
+            if not end.code:
+                _write_rest(output)
+            raise
+
+
+def _write_rest(output: _Output) -> None:
+    try:
+        output.flush()
+    except BrokenPipeError:  # who reads it has seen enough
+        output.discard()
+        raise SystemExit(1) from None
 
 
 def _say_how_to_resume(end: SystemExit) -> None:
