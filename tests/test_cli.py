@@ -658,6 +658,23 @@ def test_report__output_is_a_file(tailshift: Command, run_copy: Path) -> None:
     )
 
 
+def test_error__what_should_never_happen_is_one_line(
+    tailshift: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("shape (3,)\n  does not fit\x1b[31m")
+
+    monkeypatch.setattr("tailshift.runs.run.load", fail)
+    result = tailshift("evaluate", "run")
+    assert (result.code, result.out) == (1, "")
+    assert re.fullmatch(
+        r"error: RuntimeError: shape \(3,\) does not fit\\x1b\[31m "
+        r"\(test_cli\.py:\d+\)\. This is a fault of tailshift: please report it, with "
+        r"what TAILSHIFT_TRACEBACK=1 shows\.\n",
+        result.err,
+    )
+
+
 def test_error__traceback_on_request(
     tailshift: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

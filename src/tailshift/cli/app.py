@@ -223,8 +223,9 @@ def _print_error(error: Exception) -> int:
             print(f"error: {printable(line)}", file=sys.stderr)
         return 2
     place = traceback.extract_tb(error.__traceback__)[-1]
+    text = printable(" ".join(str(error).split()))
     print(
-        f"error: {type(error).__name__}: {printable(str(error))} "
+        f"error: {type(error).__name__}: {text} "
         f"({Path(place.filename).name}:{place.lineno}). This is a fault of tailshift: "
         "please report it, with what TAILSHIFT_TRACEBACK=1 shows.",
         file=sys.stderr,
