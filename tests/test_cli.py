@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import tailshift as ts
 from tailshift.data import DATASETS
@@ -656,6 +657,18 @@ def test_report__output_is_a_file(tailshift: Command, run_copy: Path) -> None:
         "",
         "error: out is a file, but must be a folder.\n",
     )
+
+
+def test_evaluate__control_characters_in_a_title(
+    tailshift: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Console(force_terminal=True, color_system=None)
+    monkeypatch.setattr("tailshift.cli.show.console", terminal)
+    monkeypatch.setattr(METHODS.get("lade"), "title", "LADE\x1b[31m")
+    result = tailshift("evaluate", "run", "--target", "uniform")
+    assert result.code == 0
+    assert "LADE\\x1b[31m seed 0: logits carry p_s^κ" in result.out
+    assert "\x1b" not in result.out + result.err
 
 
 def test_error__what_should_never_happen_is_one_line(

@@ -469,6 +469,13 @@ def test_list_recipes__says_the_command(tailshift: Command) -> None:
         assert commands[name] == f"tailshift train {name} --data-root DIR"
 
 
+def test_reproduce__control_characters_in_an_error(tailshift: Command) -> None:
+    result = tailshift("reproduce", "table5", "--data-root", "here\x1b[31m")
+    assert result.code == 2
+    assert "in none of `here\\x1b[31m`, " in result.err
+    assert "\x1b" not in result.err
+
+
 def test_list_recipes__fits_a_narrow_terminal(
     tailshift: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def check_file_name(name: str, argument: str) -> str:
         ValueError: `recipe` must be a file name, without slashes, colons, control \
 characters or a dot in front, but is '../../x'. Rename it.
     """
-    if not re.fullmatch(r"(?!\.)[^/\\:\x00-\x1f\x7f]+", name):
+    if not re.fullmatch(r"(?!\.)[^/\\:\x00-\x1f\x7f-\x9f]+", name):
         raise ValueError(
             f"`{argument}` must be a file name, without slashes, colons, control "
             f"characters or a dot in front, but is {name!r}. Rename it."

@@ -33,7 +33,8 @@ def test_default_directory__names_recipe_method_and_seed() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../../x", "/etc", "..", ".x", "", "a/b", "a\\b", "C:x", "a\nb", "a\0"]
+    "name",
+    ["../../x", "/etc", "..", ".x", "", "a/b", "a\\b", "C:x", "a\nb", "a\0", "a\x9b1m"],
 )
 def test_default_directory__leads_nowhere_else(name: str) -> None:
     config = ts.load_recipe("digits_lt").model_copy(update={"recipe": name})

@@ -42,6 +42,13 @@ def test_training_progress__shows_a_title_as_it_is() -> None:
     assert "my [/recipe] {x}" in _shown("my [/recipe] {x}", terminal=True)
 
 
+def test_training_progress__spells_control_characters_out() -> None:
+    shown = _shown("my\x1b[31m\x9b5m recipe", terminal=True)
+    assert "my\\x1b[31m\\x9b5m recipe" in shown
+    assert "\x1b[31m" not in shown
+    assert "\x9b" not in shown
+
+
 def _told(*, terminal: bool, seconds: float) -> str:
     file = io.StringIO()
     console = Console(file=file, force_terminal=terminal, width=160, color_system=None)

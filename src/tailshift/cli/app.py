@@ -212,7 +212,7 @@ def _say_how_to_resume(end: SystemExit) -> None:
     from tailshift.training.distributed import is_first_process
 
     if is_first_process():
-        command = resume_command(directory)
+        command = printable(resume_command(directory))
         print(f"pre-empted and saved; resume with {command}", file=sys.stderr)
 
 
@@ -240,7 +240,7 @@ def telling_interrupts() -> Iterator[None]:
         yield
     except KeyboardInterrupt as interrupt:
         if str(interrupt):
-            print(interrupt, file=sys.stderr)
+            print(printable(str(interrupt)), file=sys.stderr)
         raise SystemExit(130) from None
 
 

@@ -23,6 +23,7 @@ from tailshift.cli.app import (
     write_text,
 )
 from tailshift.cli.train import parse_seeds
+from tailshift.storage import printable
 
 if TYPE_CHECKING:
     from tailshift.paper.reproduce import Plan
@@ -112,13 +113,13 @@ def reproduce_command(
     else:
         _show_table(plan, csv, markdown, latex)
     for fault in plan.faults:
-        print(f"error: {fault}", file=sys.stderr)
+        print(f"error: {printable(fault)}", file=sys.stderr)
     if plan.faults:
         raise SystemExit(2)
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _show_table(

@@ -13,7 +13,15 @@ from rich.progress import track
 from rich.table import Table
 from rich.text import Text
 
-from tailshift.cli.app import TARGETS, Force, Plugins, announce, app, console
+from tailshift.cli.app import (
+    TARGETS,
+    Force,
+    Plugins,
+    announce,
+    app,
+    console,
+    print_note,
+)
 from tailshift.storage import check_new, printable
 
 if TYPE_CHECKING:
@@ -90,7 +98,7 @@ def predict(
         )
     _warn_of_broken(answers.broken)
     if answers.reason:
-        print(f"note: {answers.reason}", file=sys.stderr)
+        print_note(answers.reason)
     if output is None:
         print_answers(sys.stdout, answers.rows)
         return

@@ -20,7 +20,7 @@ from tailshift.cli.app import (
     print_note,
     write_text,
 )
-from tailshift.storage import check_new
+from tailshift.storage import check_new, printable
 
 
 @app.command(
@@ -130,7 +130,7 @@ def evaluate_command(
     for table in tables:
         console.print(summary_table(table))
     for sentence in filter(None, map(report_runs.carried_sentence, found)):
-        print(sentence)
+        print(printable(sentence))
     if csv is not None:
         write_csv(csv, summaries)
     if markdown is not None:

@@ -353,10 +353,10 @@ class _Crew:
         self._bar.update(task, **fields)
 
     def _name(self, job: Job) -> str:
-        return os.path.relpath(job.directory.absolute(), self._parent)
+        return printable(os.path.relpath(job.directory.absolute(), self._parent))
 
     def _print(self, text: str) -> None:
-        recorder.print_line(self._bar.console, printable(text))
+        recorder.print_line(self._bar.console, text)
 
     def end(self) -> None:
         """End what still runs, if an error has ended the work; all save themselves."""

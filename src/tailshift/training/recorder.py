@@ -377,13 +377,12 @@ def plan_lines(
     weights = _weights(config, is_filled=is_filled)
     if precision not in ("auto", "32-true"):
         weights += f", in {precision}"
-    lines = [
+    return [
         f"data: {data.name}, {data.num_classes} classes, {', '.join(images)} images",
         f"images: {size} × {size} pixels; {how}",
         f"network: {config.model.name}, {weights}",
         f"method: {config.method.title}, {length}",
     ]
-    return [printable(line) for line in lines]
 
 
 def _weights(config: RunConfig, *, is_filled: bool) -> str:
@@ -487,7 +486,9 @@ class TrainingProgress:
         is_verbose: bool = False,
     ) -> None:
         self._bar = bar
-        self._task = bar.add_task(title, total=num_steps, completed=done, **NO_FIELDS)
+        self._task = bar.add_task(
+            printable(title), total=num_steps, completed=done, **NO_FIELDS
+        )
         self._is_verbose = is_verbose
         self._steps_left = num_steps - done
         self._seconds: list[float] | None = [] if is_verbose else None
@@ -523,8 +524,8 @@ class TrainingProgress:
 
 
 def print_line(console: Console, text: str) -> None:
-    """Print a line as it is, above a bar if there is one."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Print a line, whatever it holds, above a bar if there is one."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
