@@ -21,6 +21,7 @@ import tailshift as ts
 from tailshift import Predictions, Run, load_recipe, train
 from tailshift.data import DATASETS
 from tailshift.serving import image_logits, image_paths
+from tailshift.storage import read_json, write_json
 
 Command = Callable[..., Any]
 
@@ -89,6 +90,20 @@ def test_predict__answers_for_a_target(
     default = tailshift("predict", run, photos).out
     assert tailshift("predict", run, photos, "--target", "source").out == default
     assert tailshift("predict", run, photos, "--target", "uniform").out != default
+
+
+def test_predict__no_formula_reaches_a_spreadsheet(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    facts = read_json(run / "run.json")
+    facts["class_names"] = [f"={name}+1" for name in facts["class_names"]]
+    write_json(run / "run.json", facts)
+    (photos / "0-0.png").rename("=x.png")
+    printed = tailshift("predict", "run", "=x.png").out
+    path, predicted = printed.splitlines()[1].split(",")[:2]
+    assert (path, predicted[:2], predicted[-2:]) == ("'=x.png", "'=", "+1")
+    tailshift("predict", "run", "=x.png", "-o", "answers.csv")
+    assert Path("answers.csv").read_text() == printed
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

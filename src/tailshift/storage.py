@@ -234,17 +234,19 @@ def printable(text: str) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Return text that a spreadsheet shows and does not compute.
+    r"""Return text that a spreadsheet shows and does not compute.
+
+    Some of them pass over white space in front of a formula.
 
     Example:
-        >>> csv_cell("=1+1"), csv_cell("-0.5"), csv_cell("kea")
-        ("'=1+1", '-0.5', 'kea')
+        >>> csv_cell("=1+1"), csv_cell("-0.5"), csv_cell("kea"), csv_cell("\t=1+1")
+        ("'=1+1", '-0.5', 'kea', "'\t=1+1")
     """
     cell = printable(text)
     with suppress(ValueError):
         float(cell)
         return cell
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\n")) else cell
 
 
 def cut(text: str, most: int = 200) -> str:

@@ -140,6 +140,12 @@ def test_write_csv__percent_with_two_decimals(tmp_path: Path) -> None:
         assert [row["method"] for row in csv.DictReader(file)] == ["Softmax", 'a,"b"']
 
 
+def test_write_csv__no_formula_reaches_a_spreadsheet(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", [Summary("=1+1", "@mix.txt", 0.5, 0, NAN, NAN, 1)])
+    _, row = (tmp_path / "t.csv").read_text(encoding="utf-8").splitlines()
+    assert row == "'=1+1,'@mix.txt,50.00,0.00,,,,,"
+
+
 def test_write_csv__other_scores_have_columns_of_their_own(tmp_path: Path) -> None:
     summaries = [
         Summary("Softmax", "uniform", 0.5, 0.01, 0.6, 0.02, 3),

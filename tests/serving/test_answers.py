@@ -1,6 +1,7 @@
 """Answers as rows and files: the five likeliest classes, under the target prior."""
 
 import csv
+import io
 import math
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import torch
 
 from tailshift.priors import uniform
 from tailshift.serving import answer_rows, write_answers
+from tailshift.serving.images import print_answers
 
 NAMES = ["cat", 'd"o,g', "Größe 猫", "new\nline", "e", "f"]
 
@@ -64,6 +66,22 @@ def test_write_answers__csv_is_read_back(tmp_path: Path) -> None:
         for row in _rows()
     ]
     assert found == expected
+
+
+def test_print_answers__no_formula_reaches_a_spreadsheet() -> None:
+    file = io.StringIO()
+    rows = answer_rows(
+        ["=x.png", "\t=y.png"],
+        torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
+        ["=1+1", "-0.5"],
+        trained_prior=uniform(2),
+        target_prior=uniform(2),
+    )
+    print_answers(file, rows)
+    assert file.getvalue().splitlines()[1:] == [
+        "'=x.png,'=1+1,0.731059,-0.5,0.268941",
+        "'\t=y.png,-0.5,0.731059,'=1+1,0.268941",
+    ]
 
 
 def test_write_answers__parquet_is_read_back(tmp_path: Path) -> None:
