@@ -1,4 +1,6 @@
+import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,4 +75,18 @@ def test_kept_name__leads_to_no_other_folder() -> None:
     assert str(error.value) == (
         "`recipe` must be a file name, without slashes, colons, control characters or "
         "a dot in front, but is '../../x'. Rename it."
+    )
+
+
+def test_kept_name__settings_lead_to_no_other_folder() -> None:
+    """A plugin's method may take any text, which a stranger's config.json gives."""
+    config = load_recipe("digits_lt", ["method.name=lade"])
+    changes: dict[str, Any] = {"class_weights": "/../../../x"}
+    method = dataclasses.replace(config.method, **changes)
+    with pytest.raises(ValueError, match="file name") as error:
+        kept_name(config.model_copy(update={"method": method}))
+    assert str(error.value) == (
+        "`kept_name` must be a file name, without slashes, colons, control characters "
+        "or a dot in front, but is "
+        "'digits_lt-lade-paper-class_weights/../../../x-seed'. Rename it."
     )

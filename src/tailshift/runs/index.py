@@ -72,7 +72,7 @@ def _kept_stem(config: RunConfig) -> str:
         for name, value in settings.items()
         if value != getattr(plain, name)
     ]
-    return "-".join([*parts, "seed"])
+    return check_file_name("-".join([*parts, "seed"]), "kept_name")
 
 
 def _planned_method(config: RunConfig) -> Method | None:
