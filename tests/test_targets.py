@@ -296,8 +296,17 @@ def test_as_target_prior__a_name_goes_before_an_id():
         ),
         (
             "tweak:keA:0.5",
-            "Target 'tweak:keA:0.5' names class keA, but there are 3 classes, 0 to 2; "
-            "did you mean 'kea'?",
+            "Target 'tweak:keA:0.5' names class keA, but the classes are 'kea', "
+            "'kiwi', 'moa'; did you mean 'kea'?",
+        ),
+        (
+            "tweak:Nope:0.5",
+            "Target 'tweak:Nope:0.5' names class Nope, but the classes are 'kea', "
+            "'kiwi', 'moa'.",
+        ),
+        (
+            "knock_out:kea,3",
+            "Target 'knock_out:kea,3' names class 3, but there are 3 classes, 0 to 2.",
         ),
     ],
 )
@@ -305,6 +314,21 @@ def test_as_target_prior__refuses_with_a_sentence(target, message):
     with pytest.raises(ValueError, match="arget") as error:
         as_target_prior(target, num_classes=3, class_names=BIRDS)
     assert str(error.value) == message
+
+
+def test_as_target_prior__shows_the_first_of_many_names():
+    names = [f"bird {c}" for c in range(9)]
+    with pytest.raises(ValueError, match="Nope") as error:
+        as_target_prior("tweak:Nope:0.5", num_classes=9, class_names=names)
+    assert str(error.value) == (
+        "Target 'tweak:Nope:0.5' names class Nope, but the classes are 'bird 0', "
+        "'bird 1', 'bird 2', 'bird 3', 'bird 4', …."
+    )
+    with pytest.raises(ValueError, match="Nope") as error:
+        as_target_prior("tweak:Nope:0.5", num_classes=9)
+    assert str(error.value) == (
+        "Target 'tweak:Nope:0.5' names class Nope, but there are 9 classes, 0 to 8."
+    )
 
 
 def test_exact_prior__keeps_what_rounding_loses():

@@ -16,6 +16,7 @@ from tailshift import priors
 from tailshift.checks import as_tensor, check_counts
 from tailshift.priors import VectorLike, as_float, class_ids, read_counts
 from tailshift.registry import did_you_mean
+from tailshift.storage import cut
 
 Target: TypeAlias = str | os.PathLike[str] | VectorLike
 """A name (``"uniform"``, ``"forward:50"`` …), a file of counts or shares, a vector."""
@@ -358,6 +359,12 @@ def _shares_of_present(shift: Shift, n: Tensor) -> Tensor:
     return torch.from_numpy(shift.value ** -(rank / max(num_classes - 1, 1)))
 
 
+def _few(class_names: Sequence[str]) -> str:
+    """Return the first five names, for a message."""
+    names = [cut(repr(name), 40) for name in class_names[:5]]
+    return ", ".join([*names, "…"] if len(class_names) > 5 else names)
+
+
 def _chosen(shift: Shift, present: Tensor, class_names: Sequence[str]) -> list[int]:
     """Return the ids of the classes that a target names; refuse what cannot be."""
     num_classes = len(present)
@@ -366,9 +373,11 @@ def _chosen(shift: Shift, present: Tensor, class_names: Sequence[str]) -> list[i
     names = [whole] if whole in ids else shift.classes  # a name may hold commas
     unknown = [name for name in names if name not in ids]
     if unknown:
+        known = f"there are {num_classes} classes, 0 to {num_classes - 1}"
+        if class_names and not unknown[0].isdigit():
+            known = f"the classes are {_few(class_names)}"
         raise ValueError(
-            f"Target {shift.name!r} names class {unknown[0]}, but there are "
-            f"{num_classes} classes, 0 to {num_classes - 1}"
+            f"Target {shift.name!r} names class {unknown[0]}, but {known}"
             f"{did_you_mean(unknown[0], list(class_names)) or '.'}"
         )
     chosen = sorted({ids[name] for name in names})
