@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,12 +16,15 @@ import torch
 import tailshift as ts
 from tailshift.runs.checkpoint import CheckpointWarning, data_mark
 from tailshift.runs.directory import (
+    NotFiniteError,
+    Place,
     begin_directory,
     check_directory,
     default_directory,
     hold_lock,
 )
 from tailshift.storage import read_json, write_json
+from tailshift.training.recorder import Recorder
 
 
 def _contents(folder: Path) -> dict[Path, bytes]:
@@ -347,21 +351,54 @@ def test_begin_directory__killed_at_any_moment(
     assert (run_copy / "metrics.jsonl").exists()  # they go after the checkpoints
 
 
+@pytest.mark.parametrize(
+    ("before", "setting"),
+    [
+        ("write_facts", "train.keep=last"),
+        ("after_step", "train.keep=last"),
+        ("after_step", "train.checkpoint_steps=1"),
+        ("_save_best", "train.keep=best"),
+        ("save_results", "train.keep=last"),
+        ("save_results", "train.keep=best"),
+        ("_predictions", "train.keep=last"),
+    ],
+)
 def test_train__in_a_folder_that_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str, setting: str
 ) -> None:
-    folder = tmp_path / "run"
-    config = ts.load_recipe("digits_lt", ["train.epochs=2"])
+    """Whatever is written next does not make it anew, without the rest of the run."""
+    folder, write = tmp_path / "run", getattr(Recorder, before)
 
-    def remove(*arguments: object) -> None:
-        shutil.rmtree(folder)
+    def remove(*arguments: Any) -> Any:
+        shutil.rmtree(folder, ignore_errors=True)
+        return write(*arguments)
 
-    monkeypatch.setattr("tailshift.training.recorder.Recorder.after_step", remove)
+    monkeypatch.setattr(Recorder, before, remove)
+    config = ts.load_recipe("digits_lt", ["train.epochs=1", setting])
     with pytest.raises(FileNotFoundError) as error:
         ts.train(config, output=folder)
     assert str(error.value) == (
         f"{folder} is gone: it was removed or moved while the run trained in it. Train "
         "again, or move it back and resume with "
         f"`tailshift train --resume --output {folder}`."
+    )
+    assert not folder.exists()
+
+
+def test_train__not_finite_in_a_folder_that_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+
+    def fail(*arguments: object) -> None:
+        shutil.rmtree(folder)
+        raise NotFiniteError("the loss is nan", Place(0, 1, (3,)))
+
+    monkeypatch.setattr(Recorder, "after_step", fail)
+    with pytest.raises(FloatingPointError) as error:
+        ts.train(ts.load_recipe("digits_lt"), output=folder)
+    assert str(error.value) == (
+        "the loss is nan at step 0 (epoch 1, samples 3). Train again with a lower "
+        "optim.lr. There is no checkpoint yet."
     )
     assert not folder.exists()

@@ -296,7 +296,7 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
         yield
     except FloatingPointError as error:
         where = ""
-        if isinstance(error, NotFiniteError):
+        if isinstance(error, NotFiniteError) and directory.is_dir():
             failure = {"message": str(error), **error.place._asdict()}
             storage.write_json(directory / run.FAILURE, failure)
             where = f" All of the batch's sample ids are in {directory / run.FAILURE}."

@@ -194,9 +194,15 @@ class Recorder:
     def _best(self) -> Path:
         return self.directory / run.BEST
 
+    def _check_folder(self) -> None:
+        """Refuse to write if the folder is gone: it would be made anew, half empty."""
+        if not self.directory.is_dir():
+            raise FileNotFoundError(f"There is no folder {self.directory}.")
+
     def _save_best(self) -> None:
         weights = whole_state(self._evaluated)
         if self.fabric.is_global_zero:
+            self._check_folder()
             notes = {run.WEIGHTS_MARK: "1", "epoch": str(self.epochs_done)}
             write_tensors(self._best, weights, notes, keep=path_before(self._best))
 
@@ -276,6 +282,7 @@ class Recorder:
         self._heed_patience()
         if not self.fabric.is_global_zero:
             return
+        self._check_folder()
         lines = run.read_metrics_lines(self.directory)[: self.trainer.epochs_done]
         with atomic_write(self.directory / run.METRICS_LOG) as temporary:
             temporary.write_text("".join(lines), encoding="utf-8")
@@ -286,6 +293,7 @@ class Recorder:
         """Write what the data is and how far the run has come."""
         if not self.fabric.is_global_zero:
             return
+        self._check_folder()
         facts = {
             "state": state,
             "epochs_done": self.epochs_done,
@@ -320,6 +328,8 @@ class Recorder:
     def save_results(self, finished: bool) -> None:
         """Write the weights and the logits of the evaluated splits."""
         is_first = self.fabric.is_global_zero
+        if is_first:
+            self._check_folder()
         if self.config.train.keep == "best" and self.best_epoch is not None:
             self._load_best()
         weights = self.directory / run.WEIGHTS
