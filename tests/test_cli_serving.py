@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -90,6 +91,20 @@ def test_predict__answers_for_a_target(
     default = tailshift("predict", run, photos).out
     assert tailshift("predict", run, photos, "--target", "source").out == default
     assert tailshift("predict", run, photos, "--target", "uniform").out != default
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("mean", math.nan), ("mean", math.inf), ("std", 0.0), ("std", math.nan)],
+)
+def test_predict__run_that_would_answer_nan(
+    tailshift: Command, run: Path, photos: Path, key: str, value: float
+) -> None:
+    """A stranger can seal what he likes: values are checked too."""
+    write_json(run / "run.json", read_json(run / "run.json") | {key: [value]})
+    result = tailshift("predict", "run", "photos/0-0.png")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"error: run/run.json is damaged: `{key}.0` must be ")
 
 
 def test_predict__no_formula_reaches_a_spreadsheet(

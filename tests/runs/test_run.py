@@ -1,6 +1,7 @@
 """A run directory gives back what was trained, and says what it lacks."""
 
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -287,19 +288,42 @@ def test_save_weights__of_a_network_that_shares_some(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"class_names": 3}, "`class_names` 3"),
+        ({"class_names": 3}, "`class_names` must be a valid tuple, but is 3"),
+        ({"class_names": []}, "`class_names` must have at least 1 entries, but is []"),
         (
             {"in_channels": 10**9, "image_size": "8"},
-            "`image_size` '8' and `in_channels` 1000000000",
+            "`in_channels` must be at most 1048576, but is 1000000000 and `image_size` "
+            "must be a valid integer, but is '8'",
         ),
-        ({"image_size": 0}, "`image_size` 0"),
-        ({"image_size": 60_000}, "`image_size` 60000"),
-        ({"source_counts": [1, 2]}, "`source_counts` [1, 2]"),
-        ({"source_counts": [0] * 10}, "`source_counts` [0, 0, 0, 0, 0, 0, ...]"),
-        ({"mean": [0.5, 0.5]}, "`mean` [0.5, 0.5]"),
-        ({"std": "0.5"}, "`std` '0.5'"),
-        ({"epochs_done": None}, "`epochs_done` None"),
-        ({"stage": 5}, "`stage` 5"),
+        ({"image_size": 0}, "`image_size` must be at least 1, but is 0"),
+        ({"image_size": 60_000}, "`image_size` must be at most 2048, but is 60000"),
+        (
+            {"preparation": {"image_size": 60_000}},
+            "`preparation` must be a preparation (`image_size` must be in 1..2048, but "
+            "is 60000), but is {'image_size': 60000}",
+        ),
+        (
+            {"source_counts": [1, 2]},
+            "`source_counts` must be 10 counts, not all 0, but is [1, 2]",
+        ),
+        (
+            {"source_counts": [0] * 10},
+            "`source_counts` must be 10 counts, not all 0, but is "
+            "[0, 0, 0, 0, 0, 0, ...]",
+        ),
+        ({"full_counts": [1]}, "`full_counts` must be 10 counts, but is [1]"),
+        (
+            {"mean": [0.5, 0.5]},
+            "`mean` must be one number a channel (1), or one for all, but is "
+            "[0.5, 0.5]",
+        ),
+        ({"mean": [math.nan]}, "`mean.0` must be a finite number, but is nan"),
+        ({"mean": [math.inf]}, "`mean.0` must be a finite number, but is inf"),
+        ({"std": "0.5"}, "`std` must be a valid tuple, but is '0.5'"),
+        ({"std": [0.0]}, "`std.0` must be greater than 0, but is 0.0"),
+        ({"std": [math.nan]}, "`std.0` must be a finite number, but is nan"),
+        ({"epochs_done": None}, "`epochs_done` must be a valid integer, but is None"),
+        ({"stage": 5}, "`stage` must be less than 1, but is 5"),
     ],
 )
 def test_load__with_facts_that_cannot_be(
@@ -310,7 +334,7 @@ def test_load__with_facts_that_cannot_be(
     with pytest.raises(ValueError, match="damaged") as error:
         ts.load(run_copy)
     assert str(error.value) == (
-        f"{path} is damaged: no run has {named}. Train the run again with --force."
+        f"{path} is damaged: {named}. Train the run again with --force."
     )
 
 

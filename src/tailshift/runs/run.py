@@ -60,8 +60,9 @@ def _preparation(value: Any) -> Any:
     """Return what run.json says of a preparation as one."""
     try:
         return Preparation(**value) if isinstance(value, dict) else value
-    except TypeError:
-        raise ValueError("must be a preparation") from None
+    except (TypeError, ValueError) as error:
+        reason = str(error).removesuffix(".")
+        raise ValueError(f"must be a preparation ({reason})") from None
 
 
 class AdaptedExperts(NamedTuple):
@@ -103,18 +104,19 @@ class RunFacts(BaseModel):
     """Whether the saved logits are log posteriors; those of early runs are as the loss
     saw them."""
 
-    def misfits(self, num_stages: int) -> list[str]:
-        """Return the keys of values that do not fit the others."""
+    def misfits(self, num_stages: int) -> dict[str, str]:
+        """Return what values that do not fit the others must be, by their keys."""
+        n, c = self.source_counts, len(self.class_names)
+        full = n if self.full_counts is None else self.full_counts
+        each = f"one number a channel ({self.in_channels}), or one for all"
         fits = {
-            "full_counts": self.full_counts is None
-            or len(self.full_counts) == len(self.class_names),
-            "mean": len(self.mean) in (1, self.in_channels),
-            "source_counts": len(self.source_counts) == len(self.class_names)
-            and any(self.source_counts),
-            "stage": self.stage < num_stages,
-            "std": len(self.std) in (1, self.in_channels),
+            "source_counts": (f"{c} counts, not all 0", len(n) == c and any(n)),
+            "full_counts": (f"{c} counts", len(full) == c or full is n),
+            "mean": (each, len(self.mean) in (1, self.in_channels)),
+            "std": (each, len(self.std) in (1, self.in_channels)),
+            "stage": (f"less than {num_stages}", self.stage < num_stages),
         }
-        return [key for key, is_fit in fits.items() if not is_fit]
+        return {key: rule for key, (rule, is_fit) in fits.items() if not is_fit}
 
 
 @dataclass(frozen=True)
@@ -428,23 +430,47 @@ def _read_facts(path: Path, config: RunConfig) -> RunFacts:
     }
     missing = needed - content.keys()
     if missing:
-        raise ValueError(
-            f"{path} is damaged: it lacks {', '.join(sorted(missing))}. "
-            "Train the run again with --force."
-        )
-    wrong: list[str] = []
+        raise _damaged(path, f"it lacks {', '.join(sorted(missing))}")
     try:
         facts = RunFacts.model_validate(content)
     except ValidationError as error:
-        wrong = sorted({str(fault["loc"][0]) for fault in error.errors()})
-    else:
-        wrong = facts.misfits(num_stages=len(config.method.stages()))
+        raise _damaged(path, _faults(error)) from None
+    wrong = facts.misfits(num_stages=len(config.method.stages()))
     if wrong:
-        found = " and ".join(f"`{key}` {reprlib.repr(content[key])}" for key in wrong)
-        raise ValueError(
-            f"{path} is damaged: no run has {found}. Train the run again with --force."
-        )
+        parts = [
+            f"`{key}` must be {rule}, but is {reprlib.repr(content[key])}"
+            for key, rule in wrong.items()
+        ]
+        raise _damaged(path, " and ".join(parts))
     return facts
+
+
+_LIMITS = {
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "too_short": "must have at least {min_length} entries",
+}
+
+
+def _faults(error: ValidationError) -> str:
+    """Return the first fault of each key: what it must be, and what it is."""
+    faults: dict[str, str] = {}
+    for fault in error.errors():
+        key, about = ".".join(map(str, fault["loc"])), fault.get("ctx", {})
+        rule = fault["msg"].replace("Input should be", "must be", 1)
+        if fault["type"] in _LIMITS:
+            rule = _LIMITS[fault["type"]].format(**about)
+        elif fault["type"] == "value_error":
+            rule = str(about["error"])
+        text = f"`{key}` {rule}, but is {reprlib.repr(fault['input'])}"
+        if fault["type"] == "missing":
+            text = f"`{key}` is missing"
+        faults.setdefault(str(fault["loc"][0]), text)
+    return " and ".join(faults.values())
+
+
+def _damaged(path: Path, reason: str) -> ValueError:
+    return ValueError(f"{path} is damaged: {reason}. Train the run again with --force.")
 
 
 class MissingPluginError(ValueError):
