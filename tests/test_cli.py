@@ -550,6 +550,33 @@ def test_train__resume_before_training_began(
     assert ts.load(run_copy).is_finished
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"val_balanced_accuracy": 1}', "`epoch` is missing"),
+        (
+            '{"epoch": 1, "skipped_images": "x"}',
+            "`skipped_images` must be a valid integer, but is 'x'",
+        ),
+        (
+            '{"skipped_images": "x"}',
+            "`epoch` is missing and `skipped_images` must be a valid integer, but is "
+            "'x'",
+        ),
+    ],
+)
+def test_train__resume_with_strange_metrics(
+    tailshift: Command, run_copy: Path, line: str, fault: str
+) -> None:
+    (run_copy / "metrics.jsonl").write_text(f"{line}\n{line}\n")
+    result = tailshift("train", "--resume", "--output", "run")
+    assert (result.code, result.out) == (2, "")
+    assert result.complaints == [
+        f"error: run/metrics.jsonl is damaged: in line 1 {fault}. Train the run again "
+        "with --force."
+    ]
+
+
 def test_evaluate__run_cut_off(tailshift: Command, run_copy: Path) -> None:
     predictions = run_copy / "predictions" / "test.safetensors"
     os.truncate(predictions, 500)

@@ -131,8 +131,10 @@ def _settings(command):
 
 def test_result_rows__of_files_that_lack_values(run_copy):
     """Made by another version, or by hand: what is not known is left empty."""
-    write_json(run_copy / "environment.json", {"packages": []})
-    (run_copy / "metrics.jsonl").write_text('{"epoch": 1}\n{"seconds": "3"}\n')
+    write_json(run_copy / "environment.json", {"commit": None})
+    (run_copy / "metrics.jsonl").write_text(
+        '{"epoch": 1}\n{"epoch": 2, "seconds": 3}\n'
+    )
     row = result_rows(load(run_copy), ["uniform"])[0]
     assert (row["commit"], row["hardware"], row["torch"]) == ("None", "None", "None")
     assert row["minutes"] == ""

@@ -38,6 +38,7 @@ def test_kept_run__loads(run: Path) -> None:
     loaded = ts.load(run)
     assert not loaded.is_finished
     assert [record["epoch"] for record in loaded.metrics] == [1, 2]
+    assert loaded.environment["packages"]["tailshift"] == "0.1.0"
     settings = ["method.name=lade", "train.epochs=4", "train.accelerator=cpu"]
     assert loaded.config == ts.load_recipe("digits_lt", settings)
     position = read_position(run / "checkpoint.safetensors")

@@ -338,6 +338,63 @@ def test_load__with_facts_that_cannot_be(
     )
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ('{"val_balanced_accuracy": 1}', "`epoch` is missing"),
+        ('{"epoch": 0}', "`epoch` must be at least 1, but is 0"),
+        (
+            '{"epoch": 1, "skipped_images": "x"}',
+            "`skipped_images` must be a valid integer, but is 'x'",
+        ),
+        (
+            '{"epoch": 1, "val_balanced_accuracy": NaN}',
+            "`val_balanced_accuracy` must be a finite number, but is nan",
+        ),
+        (
+            '{"epoch": 1, "seconds": "3"}',
+            "`seconds` must be a valid number, but is '3'",
+        ),
+    ],
+)
+def test_run__with_strange_metrics(run_copy: Path, line: str, fault: str) -> None:
+    path = run_copy / "metrics.jsonl"
+    with path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(ValueError, match="damaged") as error:
+        _ = ts.load(run_copy).metrics
+    assert str(error.value) == (
+        f"{path} is damaged: in line 3 {fault}. Train the run again with --force."
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ({"packages": []}, "`packages` must be a valid dictionary, but is []"),
+        (
+            {"packages": {"torch": 2}},
+            "`packages.torch` must be a valid string, but is 2",
+        ),
+        (
+            {"packages": {"a\nb": 2}},
+            "`'packages.a\\nb'` must be a valid string, but is 2",
+        ),
+        ({"commit": 7}, "`commit` must be a valid string, but is 7"),
+    ],
+)
+def test_run__with_a_strange_environment(
+    run_copy: Path, content: dict[str, object], fault: str
+) -> None:
+    path = run_copy / "environment.json"
+    write_json(path, content)
+    with pytest.raises(ValueError, match="damaged") as error:
+        _ = ts.load(run_copy).environment
+    assert str(error.value) == (
+        f"{path} is damaged: {fault}. Train the run again with --force."
+    )
+
+
 @pytest.mark.parametrize("line", ["{", "3", "[" * 100_000])
 def test_run__with_damaged_metrics(run_copy: Path, line: str) -> None:
     path = run_copy / "metrics.jsonl"

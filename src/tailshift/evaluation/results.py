@@ -82,8 +82,6 @@ def _about(run: Run) -> dict[str, str]:
     config, environment = run.config, run.environment
     settings = dict(config.to_mapping()["method"])
     settings.pop("name")
-    packages = environment.get("packages")
-    torch_version = packages.get("torch") if isinstance(packages, dict) else None
     return {
         "recipe": config.recipe,
         "method": config.method_name,
@@ -95,7 +93,7 @@ def _about(run: Run) -> dict[str, str]:
         "subset_hash": run.facts.data_fingerprint,
         "commit": str(environment.get("commit")),
         "hardware": str(environment.get("hardware")),
-        "torch": str(torch_version),
+        "torch": str(environment.get("packages", {}).get("torch")),
         "precision": config.train.precision,
         "minutes": _minutes(run),
         "command": training_command(config),
@@ -105,7 +103,7 @@ def _about(run: Run) -> dict[str, str]:
 def _minutes(run: Run) -> str:
     """Return how long training took; nothing if an epoch does not say."""
     seconds = [epoch.get("seconds") for epoch in run.metrics]
-    known = [s for s in seconds if isinstance(s, int | float) and 0 <= s < 1e12]
+    known = [value for value in seconds if value is not None]
     return f"{sum(known) / 60:.1f}" if len(known) == len(seconds) else ""
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
 from tailshift.data.images import MOST_SIZE, Preparation
+from tailshift.data.list_files import shown
 from tailshift.data.memory import Normalisation
 from tailshift.estimators import adapt
 from tailshift.methods.sade import SADE, learn_shares_from_images
@@ -119,6 +120,32 @@ class RunFacts(BaseModel):
         return {key: rule for key, (rule, is_fit) in fits.items() if not is_fit}
 
 
+class EpochFacts(BaseModel):
+    """What a line of metrics.jsonl holds, as far as it is read again."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+    epoch: Annotated[Count, Field(ge=1)]
+    seconds: Annotated[Finite, Field(ge=0, le=1e12)] | None = None
+    val_balanced_accuracy: Finite | None = None
+    """What decides which epoch is the best; nothing without validation images."""
+    skipped_images: Count | None = None
+
+
+class EnvironmentFacts(BaseModel):
+    """What environment.json holds: what the run ran on."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+    started: str | None = None
+    command: str | None = None
+    commit: str | None = None
+    python: str | None = None
+    packages: dict[str, str] = {}
+    """Versions by name."""
+    hardware: str | None = None
+
+
 @dataclass(frozen=True)
 class Run:
     """A run on disk, finished or not.
@@ -174,7 +201,10 @@ class Run:
     @property
     def environment(self) -> dict[str, Any]:
         """Versions, commit, hardware and command."""
-        return _read_json(self.directory / ENVIRONMENT)
+        path = self.directory / ENVIRONMENT
+        content = _read_json(path)
+        _check(content, EnvironmentFacts, path)
+        return content
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -354,15 +384,15 @@ def read_metrics_lines(directory: Path) -> list[str]:
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """Return one record per epoch, as they were written."""
-    records = []
+    path, records = directory / METRICS_LOG, []
     for number, line in enumerate(read_metrics_lines(directory), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict):
-            path = directory / METRICS_LOG
             raise ValueError(f"{path} is damaged: line {number} is not a JSON object.")
+        _check(record, EpochFacts, path, f"in line {number} ")
         records.append(record)
     return records
 
@@ -445,6 +475,16 @@ def _read_facts(path: Path, config: RunConfig) -> RunFacts:
     return facts
 
 
+def _check(
+    content: dict[str, Any], model: type[BaseModel], path: Path, where: str = ""
+) -> None:
+    """Refuse what a file, or a part of it, holds that its model does not."""
+    try:
+        model.model_validate(content)
+    except ValidationError as error:
+        raise _damaged(path, where + _faults(error)) from None
+
+
 _LIMITS = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
@@ -456,7 +496,7 @@ def _faults(error: ValidationError) -> str:
     """Return the first fault of each key: what it must be, and what it is."""
     faults: dict[str, str] = {}
     for fault in error.errors():
-        key, about = ".".join(map(str, fault["loc"])), fault.get("ctx", {})
+        key, about = shown(".".join(map(str, fault["loc"]))), fault.get("ctx", {})
         rule = fault["msg"].replace("Input should be", "must be", 1)
         if fault["type"] in _LIMITS:
             rule = _LIMITS[fault["type"]].format(**about)

@@ -320,9 +320,10 @@ class Recorder:
         if self.config.train.keep == "best" and self.best_epoch is not None:
             facts["kept_epoch"] = self.best_epoch
         epochs = run.read_metrics(self.directory)
-        skipped = [e["skipped_images"] for e in epochs if "skipped_images" in e]
-        if skipped:  # a loader counts from where it was started
-            facts["skipped_images"] = max(skipped)
+        skipped = [epoch.get("skipped_images") for epoch in epochs]
+        if any(count is not None for count in skipped):
+            # A loader counts from where it was started.
+            facts["skipped_images"] = max(count or 0 for count in skipped)
         write_json(self.directory / run.FACTS, facts)
 
     def save_results(self, finished: bool) -> None:
