@@ -18,10 +18,12 @@ from rich.console import Console
 import tailshift as ts
 from tailshift.data import DATASETS
 from tailshift.evaluation import Summary
+from tailshift.evaluation.results import read_results
 from tailshift.methods import METHODS
 from tailshift.models import MODELS
 from tailshift.recipes import recipe_names
 from tailshift.report.runs import report_run, summarise_runs
+from tailshift.storage import read_json, write_json
 
 COMMANDS = ("demo", "train", "evaluate", "report", "list")
 TINY = ("--set", "train.epochs=1")
@@ -575,6 +577,21 @@ def test_train__resume_with_strange_metrics(
         f"error: run/metrics.jsonl is damaged: in line 1 {fault}. Train the run again "
         "with --force."
     ]
+
+
+@pytest.mark.parametrize("recipe", ["evil.toml", "../evil.toml"])
+def test_evaluate__results_open_no_recipe_that_a_run_names(
+    tailshift: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    """Sealed or not: a run's configuration may be a stranger's."""
+    path = run_copy / "config.json"
+    write_json(path, read_json(path) | {"recipe": recipe})
+    Path("in").mkdir()
+    monkeypatch.chdir("in")
+    Path(recipe).write_text("no TOML [")
+    result = tailshift("evaluate", "../run", "--results", "r.csv")
+    assert (result.code, result.err) == (0, "")
+    assert {row["recipe"] for row in read_results(Path("r.csv"))} == {recipe}
 
 
 def test_evaluate__run_cut_off(tailshift: Command, run_copy: Path) -> None:
