@@ -96,6 +96,7 @@ def test_run__says_what_was_asked_for_and_what_happened(digits_run: ts.Run) -> N
         "train_accuracy",
         "lr",
         "seconds",
+        "processor_seconds",
         "images_per_second",
         "val_accuracy",
         "val_balanced_accuracy",

@@ -32,7 +32,7 @@ EVENTS = ("fsync", "before rename", "after rename")
 
 def _without_times(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    times = ("seconds", "images_per_second")
+    times = ("seconds", "processor_seconds", "images_per_second")
     return [{k: v for k, v in json.loads(s).items() if k not in times} for s in lines]
 
 

@@ -61,7 +61,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> ts.Run:
 
 
 def _without_times(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    times = ("seconds", "images_per_second")
+    times = ("seconds", "processor_seconds", "images_per_second")
     return [{k: v for k, v in line.items() if k not in times} for line in metrics]
 
 

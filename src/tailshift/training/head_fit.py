@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -19,7 +18,7 @@ from tailshift.losses import Loss, as_loss, loss_over_processes
 from tailshift.models import CosineHead, Head, LinearHead, NormedLinearHead
 from tailshift.processes import Processes
 from tailshift.training.interrupt import StopRequest
-from tailshift.training.loop import Metrics, Trainer
+from tailshift.training.loop import Metrics, Stopwatch, Trainer
 
 DECAYS = (0.1, 0.03, 0.01, 0.003, 0.001)
 """Weight decays that are tried on held-out samples, from the largest on."""
@@ -414,7 +413,7 @@ class HeadFit(Trainer):
         """
         if self.position.epoch >= self.epochs:
             return True
-        began = time.perf_counter()
+        watch = Stopwatch()
         start = {k: v.clone() for k, v in self.head.state_dict().items()}
         decay = self._decay(stop) if self.decay is None else self.decay
         self.head.load_state_dict(start)
@@ -430,7 +429,7 @@ class HeadFit(Trainer):
             images=num_samples,
             loss=loss * num_samples,
             correct=self._num_correct(problem),
-            seconds=time.perf_counter() - began,
+            **watch.lap()._asdict(),
         )
         problem.put_back()
         on_epoch(self.end_epoch(0.0) | {"weight_decay": decay})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,28 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 Metrics = dict[str, Any]
+
+
+class Taken(NamedTuple):
+    """What something took, by the clock and of the processor, all threads together."""
+
+    seconds: float
+    processor_seconds: float
+
+
+class Stopwatch:
+    """Tells what has been taken since it was made, or since the last lap."""
+
+    def __init__(self) -> None:
+        self._began = Taken(time.perf_counter(), time.process_time())
+
+    def lap(self) -> Taken:
+        """Return what was taken, and begin again."""
+        before, self._began = (
+            self._began,
+            Taken(time.perf_counter(), time.process_time()),
+        )
+        return Taken(*(b - a for a, b in zip(before, self._began, strict=True)))
 
 
 class WeightAverage:
@@ -121,7 +143,7 @@ class Trainer:
         while position.epoch < self.epochs:
             assert optimizer is not None
             self.begin_epoch()
-            clock = time.perf_counter()
+            watch = Stopwatch()
             for batch in self.loader.epoch(position.epoch, position.batch):
                 lr = self.set_learning_rate()
                 self.sample_ids = batch.sample_ids
@@ -140,15 +162,15 @@ class Trainer:
                 optimizer.zero_grad(set_to_none=True)
                 if self.average is not None:
                     self.average.update(self.step)
-                seconds, clock = time.perf_counter() - clock, time.perf_counter()
+                taken = watch.lap()
                 position.batch += 1
                 position.add(
                     images=seen.images,
                     loss=seen.loss * seen.images,
                     correct=seen.correct,
-                    seconds=seconds,
+                    **taken._asdict(),
                 )
-                log(seen.loss, seconds, seen.images_read)
+                log(seen.loss, taken.seconds, seen.images_read)
                 if position.batch < len(self.loader):
                     if self.is_stopped(stop, seen):
                         return False
@@ -218,6 +240,7 @@ class Trainer:
             "train_accuracy": sums["correct"] / sums["images"],
             "lr": lr,
             "seconds": round(sums["seconds"], 3),
+            "processor_seconds": round(sums.get("processor_seconds", 0.0), 3),
             "images_per_second": round(sums["images"] / max(sums["seconds"], 1e-9), 1),
         }
         if (skipped := broken_images(self.loader)) is not None:
