@@ -6,7 +6,6 @@ from tailshift.models.adapters import (
     AdapterName,
     add_adapters,
 )
-from tailshift.models.attention import AttentiveBackbone, ModulatedAttention
 from tailshift.models.backbone import (
     MODELS,
     Backbone,
@@ -53,7 +52,6 @@ __all__ = [
     "AdaptedBackbone",
     "Adapter",
     "AdapterName",
-    "AttentiveBackbone",
     "Backbone",
     "BilateralHead",
     "BranchedBackbone",
@@ -70,7 +68,6 @@ __all__ = [
     "LinearHead",
     "MemoryHead",
     "MemoryOutput",
-    "ModulatedAttention",
     "NormedLinearHead",
     "ResNet32",
     "ResizedBackbone",

@@ -7,13 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from tailshift.methods import OLTR
-from tailshift.models import (
-    AttentiveBackbone,
-    DigitsNet,
-    ModulatedAttention,
-    build_backbone,
-    num_parameters,
-)
+from tailshift.methods.oltr import AttentiveBackbone, ModulatedAttention
+from tailshift.models import DigitsNet, build_backbone, num_parameters
 
 CHANNELS, HEIGHT, WIDTH = 4, 2, 3
 
