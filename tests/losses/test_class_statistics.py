@@ -70,7 +70,9 @@ def test_class_statistics__cannot_be_differentiated_twice():
     )
 
 
-@pytest.mark.parametrize("mode", ["paper", "self_normalised", "official"])
+@pytest.mark.parametrize(
+    "mode", ["paper", "self_normalised", "all_classes", "official"]
+)
 @pytest.mark.parametrize("num_classes", [3, 40])
 def test_class_statistics__two_processes_make_one_batch(mode, num_classes):
     f, y, _ = _batch(10, num_classes)

@@ -8,7 +8,7 @@ import torch
 from tailshift import priors
 from tailshift.losses import LADELoss, balanced_softmax_loss, lade_loss, lader
 
-MODES = ["paper", "self_normalised", "official"]
+MODES = ["paper", "self_normalised", "all_classes", "official"]
 
 
 def _batch(num_samples, num_classes, dtype=torch.float64):
@@ -150,7 +150,8 @@ def test_lade_loss__refuses_a_negative_alpha():
         ({"lam": -2.0}, "`lam` must be finite and not negative, but is -2.0."),
         (
             {"lam": 0.1, "mode": "both"},
-            "`mode` must be 'paper', 'self_normalised' or 'official', but is 'both'.",
+            "`mode` must be 'paper', 'self_normalised', 'all_classes' or 'official', "
+            "but is 'both'.",
         ),
         (
             {"lam": 0.1, "class_weights": [1.0]},

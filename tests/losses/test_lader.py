@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tailshift import priors
 from tailshift.losses import lader
 
-MODES = ["paper", "self_normalised", "official"]
+MODES = ["paper", "self_normalised", "all_classes", "official"]
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ MODES = ["paper", "self_normalised", "official"]
     [
         ("paper", 1.25, 2.5, 1),
         ("self_normalised", 2.0, 4.0, 1),
+        ("all_classes", 1.25, 2.5, 2),
         ("official", 1.25, 10.0, 2),
     ],
 )
@@ -27,6 +28,7 @@ def test_lader__worked_example(mode, t_0, t_1, num_classes_counted):
     - paper: weights p_u/p_s(y_i) = 0.625 for both, so e^T_0 = (1 + 3)/2 · 0.625 = 1.25
       (and e^T_1 = 2.5, but class 1 is absent);
     - self-normalised: the weights sum to 1.25 instead of 2, so e^T_0 = 2;
+    - all classes: those of the paper, and the absent class stays with e^T_1 = 2.5;
     - official: the weight of the column, 0.625 and 2.5: e^T_0 = 1.25, and the absent
       class stays with e^T_1 = (1 + 7)/2 · 2.5 = 10.
 
@@ -48,7 +50,7 @@ def _reference_lader(f, y, p_s, *, lam, mode, alpha_c):
     loss = 0.0
     for c in range(num_classes):
         own = [f[i][c] for i in range(num_samples) if y[i] == c]
-        if not own and mode != "official":
+        if not own and mode not in ("all_classes", "official"):
             continue
         total = norm = 0.0
         for i in range(num_samples):
@@ -159,15 +161,16 @@ def test_lader__leaves_absent_classes_alone(mode):
     assert (logits.grad[:, [2, 4]] == 0).all()
 
 
-def test_lader__official_pushes_absent_classes_down():
+@pytest.mark.parametrize("mode", ["all_classes", "official"])
+def test_lader__all_classes_push_absent_ones_down(mode):
     """Gradient descent takes T_c of an absent class towards −1/(2λ)."""
     logits = torch.zeros(6, 5, requires_grad=True)
     labels = torch.tensor([0, 0, 1, 1, 1, 3])
-    lader(logits, labels, priors.uniform(5), lam=0.1, mode="official").backward()
+    lader(logits, labels, priors.uniform(5), lam=0.1, mode=mode).backward()
     assert (logits.grad[:, [2, 4]] > 0).all()
 
 
-@pytest.mark.parametrize("mode", ["paper", "self_normalised"])
+@pytest.mark.parametrize("mode", MODES[:-1])
 def test_lader__uniform_prior_makes_the_modes_equal(mode):
     """All weights are 1, and every class is in the batch."""
     logits, labels = torch.randn(10, 5, dtype=torch.float64), torch.arange(10) % 5
@@ -187,7 +190,7 @@ def test_lader__uniform_prior_makes_the_modes_equal(mode):
         ),
         (
             {"lam": 0.1, "mode": "offical"},
-            "`mode` must be 'paper', 'self_normalised' or 'official', "
+            "`mode` must be 'paper', 'self_normalised', 'all_classes' or 'official', "
             "but is 'offical'.",
         ),
         (

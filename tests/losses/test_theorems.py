@@ -101,6 +101,23 @@ def test_theorem_2__holds_for_any_class_weights():
     torch.testing.assert_close(logits, _disentangled(), rtol=0, atol=1e-3)
 
 
+def test_theorem_2__terms_of_absent_classes_add_a_constant():
+    """Large batches that hold class c with probability P_c, and lack it otherwise.
+
+    Without its own samples a class has no mean to pull it up: on average that is
+    (1 − P_c) times the mean. The shape stays, the height is where 1 − P_c + 2λT = 0.
+    """
+    lam, present = 0.1, torch.tensor([1.0, 0.9, 0.5, 0.2]).double()
+
+    def loss(f):
+        own = torch.stack([f[c == Y, c].mean() for c in range(4)])
+        value = lader(f, Y, P_S, lam=lam, mode="all_classes")
+        return value + (P_S * (1 - present) * own).sum()
+
+    expected = _disentangled() - (1 - present) / (2 * lam)
+    torch.testing.assert_close(_minimise(loss), expected, rtol=0, atol=1e-4)
+
+
 def test_theorem_2__official_mode_stays_entangled():
     logits = _minimise(lambda f: lader(f, Y, P_S, lam=0.1, mode="official"))
     entangled = (4 * _posterior(P_S)).log()

@@ -138,7 +138,9 @@ def test_balanced_softmax__takes_the_source_prior() -> None:
     )
 
 
-@pytest.mark.parametrize("mode", ["paper", "self_normalised", "official"])
+@pytest.mark.parametrize(
+    "mode", ["paper", "self_normalised", "all_classes", "official"]
+)
 @pytest.mark.parametrize("class_weights", ["source", "uniform"])
 def test_lade__settings_reach_the_loss(mode: str, class_weights: str) -> None:
     method = LADE(alpha=0.7, lam=0.3, mode=mode, class_weights=class_weights)  # type: ignore[arg-type] # parametrised

@@ -56,7 +56,8 @@ def lade_loss(
         source_prior: :math:`p_s`, strictly positive, sums to 1, shape (C,).
         alpha: :math:`\alpha`, not negative, the weight of LADER.
         lam: :math:`\lambda`, not negative, see :func:`~tailshift.losses.lader`.
-        mode: ``"paper"``, ``"self_normalised"`` or ``"official"``, see there.
+        mode: ``"paper"``, ``"self_normalised"``, ``"all_classes"`` or ``"official"``,
+            see there.
         class_weights: :math:`\alpha_c`, not negative, shape (C,); default :math:`p_s`.
 
     Example:

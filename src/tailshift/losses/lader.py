@@ -10,7 +10,7 @@ from tailshift.losses.base import check_batch, check_class_weights, check_not_ne
 from tailshift.losses.class_statistics import ClassStatistics, class_statistics
 from tailshift.priors import VectorLike, as_prior
 
-LADERMode: TypeAlias = Literal["paper", "self_normalised", "official"]
+LADERMode: TypeAlias = Literal["paper", "self_normalised", "all_classes", "official"]
 
 
 def lader(
@@ -33,11 +33,15 @@ def lader(
     [hong2021] Eq. (15) and (16), with :math:`S` the classes of the batch and
     :math:`p_u = 1/C`. For :math:`\lambda > 0` the minimum over all functions is
     :math:`f(x)[c] = \log p_u(x|c) / p_u(x)` (Theorem 2): logits without the source
-    prior. The modes differ in :math:`T_c`:
+    prior. The modes differ in :math:`T_c` and in :math:`S`:
 
     - ``"paper"``: as above.
     - ``"self_normalised"``: divides by the sum of the importance weights
       :math:`p_u(y_i) / p_s(y_i)` instead of :math:`N`: less variance, a little bias.
+    - ``"all_classes"``: the sum runs over all :math:`C` classes; one without a sample
+      in the batch keeps :math:`T_c + \lambda T_c^2`, which pushes its logits down. In
+      large batches that hold class c with probability :math:`P_c` the minimum is that
+      of Theorem 2 and a constant, :math:`-(1 - P_c) / (2 \lambda)`.
     - ``"official"``: what the authors' published code computes. The weight is that of
       the logit's class, :math:`p_u / p_s(c)`, and the sum runs over all :math:`C`
       classes; one without a sample keeps :math:`T_c + \lambda T_c^2`. Its minimum is
@@ -48,7 +52,7 @@ def lader(
         labels: :math:`y`, class indices, shape (N,).
         source_prior: :math:`p_s`, strictly positive, sums to 1, shape (C,).
         lam: :math:`\lambda`, not negative; pulls :math:`T_c` to 0.
-        mode: ``"paper"``, ``"self_normalised"`` or ``"official"``.
+        mode: ``"paper"``, ``"self_normalised"``, ``"all_classes"`` or ``"official"``.
         class_weights: :math:`\alpha_c`, not negative, shape (C,); default :math:`p_s`.
 
     Example:
@@ -76,7 +80,8 @@ def importance_weights(
     """
     if mode == "official":  # weighted by class, once the samples are summed
         return torch.zeros_like(y, dtype=log_p_s.dtype), False
-    return -math.log(len(log_p_s)) - log_p_s.index_select(0, y), True  # Eq. 12
+    log_w = -math.log(len(log_p_s)) - log_p_s.index_select(0, y)  # Eq. 12
+    return log_w, mode != "all_classes"
 
 
 def lader_from_statistics(
@@ -102,7 +107,7 @@ def lader_from_statistics(
         total = (n * (-log_p_s).exp()).sum() / len(n)  # sum of p_u/p_s(y_i)
     if mode == "official":
         log_sum_exp = log_sum_exp - log_p_s - math.log(len(n))
-    else:
+    elif mode != "all_classes":
         alpha_c = alpha_c * (n > 0)  # only c in S
     t = log_sum_exp - total.log()  # Eq. 13
     positive = positive_sums / n.clamp(min=1)  # Eq. 11; 0 for an absent class
@@ -114,7 +119,8 @@ def check_lader_settings(lam: float, mode: str) -> None:
     check_not_negative("lam", lam)
     if mode not in get_args(LADERMode):
         raise ValueError(
-            f"`mode` must be 'paper', 'self_normalised' or 'official', but is {mode!r}."
+            "`mode` must be 'paper', 'self_normalised', 'all_classes' or 'official', "
+            f"but is {mode!r}."
         )
 
 

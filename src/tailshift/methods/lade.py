@@ -29,7 +29,7 @@ class LADE(Method):
     """α, the weight of the regulariser in the loss."""
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """λ, the weight of the squared term inside the regulariser."""
-    mode: Literal["paper", "self_normalised", "official"] = "paper"
+    mode: Literal["paper", "self_normalised", "all_classes", "official"] = "paper"
     """How the regulariser takes its expectation: see `tailshift.losses.lader`."""
     class_weights: Literal["source", "uniform"] = "source"
     """α_c: the source prior as in the paper, or 1/C."""
