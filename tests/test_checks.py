@@ -9,6 +9,7 @@ from tailshift import metrics
 from tailshift.calibration import TemperatureScaling
 from tailshift.checks import as_tensor, check_counts, check_logits, check_probs
 from tailshift.estimators import EMEstimator, shift_test
+from tailshift.losses import LADELoss
 
 LOGITS = torch.tensor([[2.0, 1.0, 0.0], [0.0, -torch.inf, 4.0]])
 
@@ -98,6 +99,9 @@ DOORS = {
     "estimator": lambda f, y, p: EMEstimator(trained_prior=p).fit(f, y).estimate(f),
     "shift_test": lambda f, y, p: shift_test(f, f, p).p_value,
     "adapt": lambda f, y, p: ts.adapt(ts.Predictions(f, y), f).target_prior,
+    "lade": lambda f, y, p: LADELoss(p, alpha=0.1, lam=0.01, class_weights=p)(
+        torch.eye(3), torch.arange(3)
+    ),
 }
 
 
@@ -116,6 +120,24 @@ def test_post_compensate__takes_arrays_as_people_have_them(form):
     given = {"trained_prior": prior, "target_prior": prior[::-1]}
     found = ts.post_compensate(FORMS[form](SCORES), **given)
     np.testing.assert_array_equal(found, ts.post_compensate(SCORES, **given))
+
+
+@pytest.mark.parametrize("form", [*FORMS, "mapped into memory"])
+def test_feature_bank__takes_arrays_as_people_have_them(form, tmp_path):
+    x, path = SCORES.astype(np.float32), tmp_path / "x.npy"
+    np.save(path, x)
+    given = np.load(path, mmap_mode="r") if form not in FORMS else FORMS[form](x)
+    labels = FORMS.get(form, np.asarray)(LABELS)
+    bank = ts.FeatureBank.from_arrays(tmp_path, train=(given, labels), test=(x, LABELS))
+    train = bank.split("train")
+    np.testing.assert_array_equal(train.features[0], x)
+    np.testing.assert_array_equal(train.labels, LABELS)
+
+
+def test_feature_bank__takes_tensors_that_have_a_gradient(tmp_path):
+    x = torch.from_numpy(SCORES).requires_grad_()
+    bank = ts.FeatureBank.from_arrays(tmp_path, train=(x, LABELS), test=(x, LABELS))
+    assert torch.equal(bank.split("test").features[0], x.detach().float())
 
 
 def test_as_tensor__of_a_single_reversed_entry():

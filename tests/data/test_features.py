@@ -252,7 +252,7 @@ NAN = np.where(np.arange(12)[:, None] == 3, np.nan, X)
         (
             {"features": X, "labels": Y[:5]},
             "`train` must be features of shape (N, d), floating point, and N labels, "
-            "but has float32 of shape (12, 4) and 5 labels.",
+            "but has torch.float32 of shape (12, 4) and 5 labels.",
         ),
         (
             {"features": NAN, "labels": Y},

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from tailshift.checks import as_tensor
 from tailshift.data.batches import Batch, BatchPlan, Loader, Request
 from tailshift.data.dataset import DATASETS, Dataset, LongTailedData, Split
 from tailshift.data.images import Preparation
@@ -267,7 +268,7 @@ class FeatureBank:
         numbers, class_names = number_labels(names)
         parts = torch.split(numbers, [len(labels) for _, labels in arrays.values()])
         splits = {
-            name: FeatureSplit(_as_tensor(features)[None], part)
+            name: FeatureSplit(features[None], part)
             for (name, (features, _)), part in zip(arrays.items(), parts, strict=True)
         }
         if "test" not in splits:
@@ -431,21 +432,29 @@ def _as_tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _checked(name: str, features: Any, labels: Any) -> tuple[NDArray[Any], list[Any]]:
+def _checked(name: str, features: Any, labels: Any) -> tuple[Tensor, list[Any]]:
     """Return features (N, d) and as many labels, or refuse them in a sentence."""
-    x = np.asarray(features)
+    x = _as_features(features, name)
     y = np.asarray(labels).tolist()
-    if x.ndim != 2 or x.dtype.kind != "f" or len(x) != len(y) or not len(x):
+    if x.ndim != 2 or not x.is_floating_point() or len(x) != len(y) or not len(x):
         raise ValueError(
             f"`{name}` must be features of shape (N, d), floating point, and N labels, "
-            f"but has {x.dtype} of shape {x.shape} and {len(y)} labels."
+            f"but has {x.dtype} of shape {tuple(x.shape)} and {len(y)} labels."
         )
-    x = x.astype(np.float32, copy=False)
-    if (row := first_not_finite(x[None])) is not None:
+    x = x.float()
+    if (row := first_not_finite(x[None].numpy())) is not None:
         raise ValueError(
             f"`{name}` must have finite features, but those of sample {row} are not."
         )
     return x, y
+
+
+def _as_features(features: Any, name: str) -> Tensor:
+    """Return features as a tensor; those mapped into memory stay there, not copied."""
+    is_mapped = isinstance(features, np.memmap) and features.dtype == np.float32
+    if is_mapped and features.flags.c_contiguous:
+        return _as_tensor(features)
+    return as_tensor(features, name).cpu()
 
 
 def first_not_finite(features: NDArray[Any]) -> int | None:

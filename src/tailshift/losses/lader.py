@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
+from tailshift.checks import as_tensor
 from tailshift.losses.base import check_batch, check_class_weights, check_not_negative
 from tailshift.losses.class_statistics import ClassStatistics, class_statistics
 from tailshift.priors import VectorLike, as_prior
@@ -128,7 +129,7 @@ def as_class_weights(class_weights: VectorLike | None, p_s: Tensor) -> Tensor:
     r"""Return :math:`\alpha_c` beside ``p_s``; its values are checked on the CPU."""
     if class_weights is None:
         return p_s
-    alpha_c = torch.as_tensor(class_weights).detach()
+    alpha_c = as_tensor(class_weights, "class_weights")
     if alpha_c.shape != p_s.shape:
         raise ValueError(
             f"`class_weights` must have shape ({len(p_s)},), one for each entry of "
