@@ -166,6 +166,11 @@ def test_door__refuses_text_as_labels(door, labels):
     )
 
 
+AS_PROBS = (
+    "`logits` must be logits, but every row lies in [0, 1] and sums to 1, as "
+    "probabilities do. Take their logarithm, or give them as `probs` "
+    "(Predictions.from_probs)."
+)
 AS_DATA = ("Predictions", "nll", "calibrator", "estimator", "shift_test")
 
 
@@ -175,22 +180,42 @@ def test_door__refuses_probabilities_as_logits(door, dtype):
     probs = torch.from_numpy(SCORES).softmax(dim=1).numpy().astype(dtype)
     with pytest.raises(ValueError, match="logits") as error:
         DOORS[door](probs, LABELS, PRIOR)
-    assert str(error.value) == (
-        "`logits` must be logits, but every row lies in [0, 1] and sums to 1, as "
-        "probabilities do. Take their logarithm, or give them as `probs` "
-        "(Predictions.from_probs)."
-    )
+    assert str(error.value) == AS_PROBS
 
 
-def test_adapt__refuses_probabilities_as_logits():
-    probs = torch.from_numpy(SCORES).softmax(dim=1)
-    given = {"trained_prior": PRIOR, "target_prior": PRIOR}
-    with pytest.raises(ValueError, match="probabilities do"):
-        ts.adapt(ts.Predictions(SCORES, LABELS), probs)
-    with pytest.raises(ValueError, match="probabilities do"):
-        ts.post_compensate(probs.numpy(), **given)
-    with pytest.raises(ValueError, match="probabilities do"):
-        EMEstimator().fit(SCORES, LABELS).estimate(probs)
+PROBS = torch.from_numpy(SCORES).softmax(dim=1)
+PRIORS = {"trained_prior": PRIOR, "target_prior": PRIOR}
+
+
+UNLABELLED = {
+    "adapt": lambda f: ts.adapt(ts.Predictions(SCORES, LABELS), f),
+    "estimate": lambda f: EMEstimator().fit(SCORES, LABELS).estimate(f),
+    "post_compensate": lambda f: ts.post_compensate(f, **PRIORS),
+    "of an array": lambda f: ts.post_compensate(f.numpy(), **PRIORS),
+    "a model": lambda f: ts.PostCompensated(torch.nn.Identity(), **PRIORS).adapt([f]),
+}
+
+
+@pytest.mark.parametrize("door", UNLABELLED)
+def test_door__refuses_probabilities_without_labels(door):
+    with pytest.raises(ValueError, match="logits") as error:
+        UNLABELLED[door](PROBS)
+    assert str(error.value) == AS_PROBS
+
+
+def _compensate(logits):
+    return ts.post_compensate(logits, **PRIORS)
+
+
+def test_post_compensate__judges_no_values_in_training_or_in_a_graph(monkeypatch):
+    """What comes back is what was given, since both priors are the same."""
+    in_training = _compensate(PROBS.clone().requires_grad_())
+    torch.testing.assert_close(in_training.detach(), PROBS)
+    torch.testing.assert_close(torch.vmap(_compensate)(PROBS[None]), PROBS[None])
+    for module, asked in ((torch.compiler, "is_compiling"), (torch._C, "_is_tracing")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, asked, lambda: True)
+            torch.testing.assert_close(_compensate(PROBS), PROBS)
 
 
 @pytest.mark.parametrize(

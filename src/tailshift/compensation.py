@@ -40,6 +40,7 @@ def post_compensate(
     [hong2021] Eq. (4). With :math:`p_{trained} = p_s` and cross-entropy logits this is
     PC Softmax (Theorem 1, Eq. 5 to 7); with :math:`p_{trained}` uniform it is LADE's
     inference (Eq. 17). A class that cannot occur in the target gets the logit −inf.
+    Several rows of probabilities on the CPU, without gradient, are refused.
 
     Args:
         logits: :math:`f`, shape (…, C), torch or NumPy; the result is of the same kind,
@@ -54,11 +55,8 @@ def post_compensate(
         tensor([[1.5300, 1.9163]])
     """
     if isinstance(logits, np.ndarray):
-        f = as_tensor(logits, "logits")
-        if f.ndim == 2:
-            refuse_probs(f)
         compensated = post_compensate(
-            f,
+            as_tensor(logits, "logits"),
             trained_prior=trained_prior,
             target_prior=target_prior,
         )
@@ -73,8 +71,19 @@ def post_compensate(
             "`logits` must be floating point with the classes in the last dimension, "
             f"but is {logits.dtype} of shape {tuple(logits.shape)}."
         )
+    if logits.ndim == 2 and _may_be_read(logits):
+        refuse_probs(logits)
     ratio = log_prior_ratio(trained_prior, target_prior, num_classes=logits.shape[-1])
     return _add(logits, ratio)
+
+
+def _may_be_read(logits: Tensor) -> bool:
+    """Return whether values may be looked at: not in training, nor to make a graph."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return False
+    is_mapped = torch._C._functorch.is_batchedtensor(logits)  # by torch.func.vmap
+    is_waited_for = logits.device.type != "cpu"
+    return not (is_mapped or is_waited_for or logits.requires_grad)
 
 
 def log_prior_ratio(
@@ -253,6 +262,8 @@ class PostCompensated(nn.Module):
 
     def _uncalibrated(self, f: Tensor) -> Tensor:
         """Return the prior that the model's own probabilities call for."""
+        em = import_module("tailshift.estimators.em")  # which imports this module
+        found: Tensor = em.estimate_uncalibrated(f, self.trained_prior)
         warnings.warn(
             "the target prior is estimated from probabilities that were not checked on "
             "held-out data, and may be off. Give `estimator`, such as "
@@ -260,8 +271,6 @@ class PostCompensated(nn.Module):
             UncalibratedWarning,
             stacklevel=3,
         )
-        em = import_module("tailshift.estimators.em")  # which imports this module
-        found: Tensor = em.estimate_uncalibrated(f, self.trained_prior)
         return found
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tailshift.checks import check_logits
 from tailshift.estimators.base import ESTIMATORS, CalibratorLike, PriorEstimator
 from tailshift.estimators.likelihood import maximise
 from tailshift.estimators.posteriors import Posteriors
@@ -102,10 +103,11 @@ def estimate_uncalibrated(logits: Tensor, trained_prior: Tensor) -> Tensor:
         >>> estimate_uncalibrated(logits, torch.tensor([0.5, 0.5]).double())
         tensor([0.6009, 0.3991], dtype=torch.float64)
     """
+    f = check_logits(logits)  # (N, C)
     known = trained_prior > 0
     p = trained_prior[known][:, None]  # (C, 1)
     samples = Posteriors(
-        logits[:, known], lambda f: f.double().softmax(dim=1), num_classes=len(p)
+        f[:, known], lambda f: f.double().softmax(dim=1), num_classes=len(p)
     )
     pseudo_counts = PSEUDO_SAMPLES * len(trained_prior) * p
     found = maximise(samples, p, start=p, pseudo_counts=pseudo_counts)
