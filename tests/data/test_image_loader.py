@@ -1,3 +1,6 @@
+import ctypes
+import multiprocessing
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -121,6 +124,37 @@ def test_loader__starts_mid_epoch_and_after_an_abandoned_one(split, num_workers)
     rest = list(loader.epoch(3, start_batch=2))
     assert all(_same(a, b) for a, b in zip(whole[2:], rest, strict=True))
     assert list(loader.epoch(3, start_batch=4)) == []
+
+
+def test_loader__close_ends_the_workers(split):
+    loader = _loader(split, num_workers=2)
+    next(loader.epoch(0))
+    assert len(multiprocessing.active_children()) == 2
+    loader.close()
+    assert multiprocessing.active_children() == []
+    assert len(list(loader.epoch(0))) == 4  # others are started
+    loader.close()
+    loader.close()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("holds_lock", [False, True])
+def test_loader__close_ends_workers_that_do_not_stop(split, monkeypatch, holds_lock):
+    """Three of four read for a minute, with Python's lock or without."""
+    sleep = ctypes.PyDLL(None).sleep if holds_lock else time.sleep
+    load_image = file_loader.load_image
+    monkeypatch.setattr(
+        file_loader,
+        "load_image",
+        lambda images, i: sleep(60) if 4 <= i < 16 else load_image(images, i),
+    )
+    monkeypatch.setattr(file_loader, "STOP_SECONDS", 0.5)
+    loader = _loader(split, batch_size=4, training=False, num_workers=4)
+    next(loader.epoch(0))
+    began = time.monotonic()
+    loader.close()
+    assert time.monotonic() - began < 10
+    assert multiprocessing.active_children() == []
 
 
 def test_loader__epochs_and_seeds_differ(split):

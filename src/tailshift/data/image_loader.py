@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -123,7 +124,7 @@ class FileLoader(Loader):
         workers, self._workers = self._workers, None
         iterator: Any = getattr(workers, "_iterator", None)  # of persistent workers
         if iterator is not None:
-            iterator._shutdown_workers()  # there is no public way
+            _stop(iterator)  # there is no public way
 
     def _start(self, requests: list[Request]) -> Iterator[_Loaded]:
         """Return what the workers, which live on between epochs, load of these."""
@@ -259,6 +260,37 @@ def num_cores() -> int:
 
 def _unchanged(loaded: Any) -> Any:
     return loaded
+
+
+STOP_SECONDS = 5.0
+"""Time that workers have to stop, all of them together, before they are killed."""
+
+
+def _stop(iterator: Any) -> None:
+    """Tell the workers of a DataLoader's iterator to stop; kill those that do not.
+
+    PyTorch waits for each in turn and sends SIGTERM then, which is not handled while
+    a decoder does not return.
+    """
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        iterator._workers_done_event.set()
+        for queue in iterator._index_queues:
+            queue.put(None)  # wakes those that wait for work
+        for worker in iterator._workers:
+            worker.join(max(deadline - time.monotonic(), 0))
+    finally:  # also after Ctrl-C
+        if any(worker.is_alive() for worker in iterator._workers):
+            _kill(iterator)
+        iterator._shutdown_workers()
+
+
+def _kill(iterator: Any) -> None:
+    """Kill the workers; PyTorch is not to raise in the main process because of it."""
+    torch._C._remove_worker_pids(id(iterator))
+    iterator._worker_pids_set = False
+    for worker in iterator._workers:
+        worker.kill()
 
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
