@@ -13,6 +13,7 @@ from PIL import Image
 
 from tailshift import Run, RunConfig, load_recipe, train
 from tailshift.cli import main
+from tailshift.data.image_loader import FileLoader
 from tailshift.models import (
     Classifier,
     LinearHead,
@@ -56,6 +57,19 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def run_copy(digits_run: Run, tmp_path: Path) -> Path:
     """Return the directory of a copy of that run, to damage."""
     return Path(shutil.copytree(digits_run.directory, tmp_path / "run"))
+
+
+@pytest.fixture
+def opened_loaders(monkeypatch: pytest.MonkeyPatch) -> list[FileLoader]:
+    """Collect the loaders of image files that are read from."""
+    opened, start = list[FileLoader](), FileLoader._start
+
+    def noted(loader: FileLoader, requests: Any) -> Any:
+        opened.append(loader)
+        return start(loader, requests)
+
+    monkeypatch.setattr(FileLoader, "_start", noted)
+    return opened
 
 
 class Result(NamedTuple):

@@ -15,7 +15,7 @@ from torch import nn
 
 import tailshift as ts
 from tailshift.data.features import FeatureBank, split_path
-from tailshift.data.image_loader import BrokenImageWarning
+from tailshift.data.image_loader import BrokenImageWarning, FileLoader
 from tailshift.data.images import Preparation, load_image
 from tailshift.data.memory import Normalisation
 from tailshift.data.own_forms import ImageFolder
@@ -117,6 +117,14 @@ def test_features__known_bank_is_returned_as_it_is(
     first = make()
     monkeypatch.setattr(extraction, "work", None)
     assert make().facts == first.facts
+
+
+def test_features__closes_the_loaders_that_it_opens(
+    make: Callable[..., FeatureBank], opened_loaders: list[FileLoader]
+) -> None:
+    make(views=2)
+    assert len(opened_loaders) == 4  # the training images twice
+    assert [loader for loader in opened_loaders if loader._workers is not None] == []
 
 
 def _die_at(batch: int) -> Callable[..., Any]:

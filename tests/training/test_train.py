@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 import tailshift as ts
 from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
+from tailshift.data.image_loader import FileLoader
+from tailshift.recipes import data_settings
 from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric, machine_precision
 from tailshift.training.interrupt import StopRequest
@@ -538,3 +540,22 @@ def test_train__no_weights_file(tmp_path: Path, tiny_config: TinyConfig) -> None
         ts.train(tiny_config(f"model.weights={path}"), output=tmp_path / "run")
     assert str(error.value) == f"there is no weights file {path}."
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("method", ["lade", "bbn"])
+def test_train__closes_the_loaders_that_it_opens(
+    method: str,
+    tmp_path: Path,
+    write_image: Callable[..., Path],
+    opened_loaders: list[FileLoader],
+) -> None:
+    """Of training, whose batches BBN stacks, of validation and of the test."""
+    for c, name in enumerate(("cat", "dog")):
+        for i in range(12):
+            path = tmp_path / "images" / name / f"{i}.png"
+            write_image(path, seed=100 * c + i, size=(32, 32))
+    data = data_settings(f"folder:{tmp_path / 'images'}")
+    settings = (f"method.name={method}", "train.epochs=1", "train.num_workers=0")
+    ts.train(ts.load_recipe("own_images", [*data, *settings]), output=tmp_path / "run")
+    assert len({id(loader) for loader in opened_loaders}) >= 3
+    assert [loader for loader in opened_loaders if loader._workers is not None] == []
