@@ -1,5 +1,6 @@
 """Files that a reader sees whole or not at all, and tensors sealed with a checksum."""
 
+import atexit
 import json
 import os
 import re
@@ -314,6 +315,7 @@ def ending_on_signals() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> NoReturn:
         if number == signal.SIGINT:
             end_if_importing(130, frame)
+            ignore_keys_at_exit()
             raise KeyboardInterrupt
         end_if_importing(75, frame)
         raise SystemExit(75)
@@ -326,6 +328,11 @@ def ending_on_signals() -> Iterator[None]:
             for number in numbers:
                 stack.callback(signal.signal, number, signal.signal(number, end))
         yield
+
+
+def ignore_keys_at_exit() -> None:
+    """Ignore Ctrl-C while Python ends: it prints a traceback or changes the code."""
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 def end_if_importing(code: int, frame: FrameType | None) -> None:

@@ -2,6 +2,8 @@ import ctypes
 import multiprocessing
 import time
 from dataclasses import replace
+from multiprocessing.connection import Client
+from multiprocessing.resource_sharer import _resource_sharer
 
 import numpy as np
 import pytest
@@ -155,6 +157,23 @@ def test_loader__close_ends_workers_that_do_not_stop(split, monkeypatch, holds_l
     loader.close()
     assert time.monotonic() - began < 10
     assert multiprocessing.active_children() == []
+
+
+def test_loader__an_interruption_prints_nothing(split, monkeypatch, capfd):
+    """It comes as a batch is taken over, so that the worker is hung up on."""
+
+    def hang_up(ident):
+        key = multiprocessing.current_process().authkey
+        Client(ident[0], authkey=key).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_resource_sharer, "get_connection", hang_up)
+    loader = _loader(split, num_workers=1)
+    with pytest.raises(KeyboardInterrupt):
+        next(loader.epoch(0))
+    time.sleep(0.5)  # for the worker to notice
+    loader.close()
+    assert capfd.readouterr().err == ""
 
 
 def test_loader__epochs_and_seeds_differ(split):

@@ -1,4 +1,4 @@
-"""`tailshift train` on image files ends, and leaves nobody behind.
+"""`tailshift train` and `features` on image files end, and leave nobody behind.
 
 A real process on a terminal of its own, as a user has it: Ctrl-C reaches the process
 and its workers.
@@ -16,7 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+
+from tailshift.models import TimmBackbone
 
 pty = pytest.importorskip("pty")  # not on Windows
 pytestmark = [
@@ -55,9 +58,11 @@ class Process:
     text: str = ""
     is_running: bool = True
 
-    def read_until(self, is_reached: Callable[[], bool]) -> None:
+    def read_until(
+        self, is_reached: Callable[[], bool], within: float = SECONDS
+    ) -> None:
         """Take what is printed until something is the case."""
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + within
         while not is_reached():
             assert time.monotonic() < deadline, self.text[-2000:]
             assert self._read(), self.text[-2000:]
@@ -73,8 +78,14 @@ class Process:
 
     def children(self) -> list[int]:
         """Return the processes that this one has started."""
-        path = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return [int(pid) for pid in path.read_text().split()]
+        return _children(self.pid)
+
+    def descendants(self) -> list[int]:
+        """Return those, and the ones that they have started."""
+        found = self.children()
+        for pid in found:  # it grows meanwhile
+            found += _children(pid)
+        return found
 
     def end(self, within: float = SECONDS) -> int:
         """Return the exit code; fail if there is none in time."""
@@ -99,6 +110,14 @@ class Process:
         return True
 
 
+def _children(pid: int) -> list[int]:
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:  # it has ended
+        return []
+    return [int(child) for child in text.split()]
+
+
 Start = Callable[..., Process]
 
 
@@ -114,16 +133,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start(images: Path, tmp_path: Path) -> Iterator[Start]:
-    """Start training on these images in a process of its own."""
+def launch(tmp_path: Path) -> Iterator[Start]:
+    """Start the command line in a process and on a terminal of its own."""
     started: list[Process] = []
 
-    def begin(*settings: str, before: str = "") -> Process:
-        chosen = ("model.name=digits_net", "data.flip=false", "train.num_workers=2")
-        command = [sys.executable, "-c", before + MAIN, "train"]
-        command += ["--data", f"folder:{images}", "--output", "run"]
-        for setting in (*chosen, *settings):
-            command += ["--set", setting]
+    def begin(*arguments: object, before: str = "") -> Process:
+        command = [sys.executable, "-c", before + MAIN, *map(str, arguments)]
         pid, terminal = pty.fork()
         if pid == 0:
             os.chdir(tmp_path)
@@ -137,6 +152,20 @@ def start(images: Path, tmp_path: Path) -> Iterator[Start]:
             os.kill(process.pid, signal.SIGKILL)
             os.waitpid(process.pid, 0)
         os.close(process.terminal)
+
+
+@pytest.fixture
+def start(images: Path, launch: Start) -> Start:
+    """Start training on these images."""
+
+    def begin(*settings: str, before: str = "") -> Process:
+        chosen = ("model.name=digits_net", "data.flip=false", "train.num_workers=2")
+        words = ["train", "--data", f"folder:{images}", "--output", "run"]
+        for setting in (*chosen, *settings):
+            words += ["--set", setting]
+        return launch(*words, before=before)
+
+    return begin
 
 
 def _are_gone(pids: list[int], within: float = 10.0) -> bool:
@@ -204,3 +233,47 @@ def test_train__a_scheduler_tells_every_process(start: Start) -> None:
     assert process.end(within=30) == 75
     assert "pre-empted and saved" in process.text
     assert _are_gone(workers)
+
+
+@pytest.fixture
+def extract(images: Path, launch: Start, tmp_path: Path) -> Start:
+    """Start to compute features of a thousand views, by so many processes."""
+    torch.save(TimmBackbone("test_efficientnet").model.state_dict(), tmp_path / "w.pth")
+
+    def begin(jobs: int) -> Process:
+        network = ("--model", "timm:test_efficientnet", "--weights", "w.pth")
+        options = ("--image-size", "32", "--views", "1000", "--jobs", jobs)
+        return launch(
+            "features", f"folder:{images}", *network, *options, "--output", "bank"
+        )
+
+    return begin
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("pauses", [(), (0.0, 0.3)])
+def test_features__keys_pressed_once_and_in_a_row(
+    extract: Start, jobs: int, pauses: tuple[float, ...]
+) -> None:
+    process = extract(jobs)
+    begun = process.folder / "bank" / f"progress-train-0-0-of-{jobs}"
+    process.read_until(begun.is_file, within=3 * SECONDS)  # they import PyTorch, too
+    everyone = process.descendants()
+    process.press(CTRL_C)
+    for pause in pauses:
+        time.sleep(pause)
+        with contextlib.suppress(OSError):  # it has ended
+            process.press(CTRL_C)
+    assert process.end(within=30) == 130
+    assert "Traceback" not in process.text
+    assert _are_gone(everyone)
+
+
+def test_features__a_key_pressed_while_processes_start(extract: Start) -> None:
+    process = extract(2)
+    process.read_until(lambda: len(process.children()) == 3)  # one counts semaphores
+    everyone = process.descendants()
+    process.press(CTRL_C)
+    assert process.end(within=30) == 130
+    assert "Traceback" not in process.text
+    assert _are_gone(everyone)

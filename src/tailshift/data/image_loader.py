@@ -5,6 +5,7 @@ import math
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,7 +142,7 @@ class FileLoader(Loader):
                 persistent_workers=self._num_workers > 0,
                 generator=torch.Generator(),  # else an epoch draws from the global one
             )
-        with _holding_signals():
+        with blocked(*STOPS):
             return iter(self._workers)
 
     def _fault(self, loaded: _Loaded, request: Request) -> str:
@@ -297,15 +299,19 @@ STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def _holding_signals() -> Iterator[None]:
-    """Hold back Ctrl-C and SIGTERM: a worker that is forked begins with them blocked.
+def blocked(*numbers: signal.Signals) -> Iterator[None]:
+    """Block signals while the block runs: a process that it starts has them blocked.
 
-    Otherwise one that comes before the worker is ready would run its parent's handler.
+    Otherwise one that comes before that process is ready would run its parent's
+    handler, or end it with a traceback.
+
+    Args:
+        numbers: Signals to block; those that come meanwhile are delivered afterwards.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
@@ -318,10 +324,22 @@ def _obey_parent(worker: int) -> None:
     A terminal and a scheduler send them to every process. The worker ends when SIGTERM
     comes from its parent, or when that is gone.
     """
+    sys.excepthook = _bear_hanging_up
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "sigtimedwait"):
         signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # for the thread to receive
         threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _bear_hanging_up(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print no traceback if the parent ended, or was interrupted, as it took a batch.
+
+    The thread that hands batches over asks for it, and goes on.
+    """
+    if not issubclass(kind, OSError | EOFError):
+        sys.__excepthook__(kind, error, trace)
 
 
 def _end_with_parent() -> None:

@@ -41,6 +41,7 @@ from tailshift.data.features import (
 from tailshift.data.image_loader import (
     BrokenImageWarning,
     FileSplit,
+    blocked,
     default_num_workers,
 )
 from tailshift.data.own_images import check_every_name
@@ -431,8 +432,9 @@ def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) ->
         for rank in range(jobs)
     ]
     try:
-        for worker in workers:
-            worker.start()
+        with blocked(signal.SIGINT):
+            for worker in workers:
+                worker.start()
         known, is_busy = 0, True
         while is_busy:
             time.sleep(RELAY_SECONDS)
@@ -447,10 +449,11 @@ def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) ->
                 "same command continues where it stands, with --jobs 1 in less memory."
             )
     finally:
-        for worker in workers:
-            if worker.is_alive():
-                worker.terminate()
-                worker.join()
+        alive = [worker for worker in workers if worker.is_alive()]
+        for worker in alive:
+            worker.terminate()
+        for worker in alive:  # another Ctrl-C may end the wait
+            worker.join()
 
 
 def _heed(answers: Any) -> None:

@@ -1,6 +1,5 @@
 """Ctrl-C and pre-emption as requests: the step under way is finished and saved."""
 
-import atexit
 import signal
 import threading
 from collections.abc import Iterator
@@ -8,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from tailshift.storage import end_if_importing
+from tailshift.storage import end_if_importing, ignore_keys_at_exit
 
 PREEMPTED = 75
 """Exit code after SIGTERM ("temporary failure"): the same command may be run again."""
@@ -44,8 +43,7 @@ def stop_on_interrupt() -> Iterator[StopRequest]:
         request.is_set = True
         request.is_preemption |= signum == signal.SIGTERM
         signal.signal(signum, previous[signum])
-        # Keys pressed while Python ends would print a traceback, or change the code.
-        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+        ignore_keys_at_exit()
 
     if threading.current_thread() is not threading.main_thread():
         yield request  # only the main thread may set handlers
