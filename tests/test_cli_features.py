@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,18 @@ def test_features__of_numpy_files(tailshift: Command) -> None:
     assert again.code == 0
     one, other = (ts.FeatureBank.load(name).facts for name in ("bank", "other"))
     assert one == other
+
+
+def test_report__of_features_made_elsewhere_has_samples(tailshift: Command) -> None:
+    x, y = np.random.default_rng(0).normal(size=(30, 5)), np.arange(30) % 3
+    ts.FeatureBank.from_arrays("bank", train=(x + y[:, None], y))
+    tailshift("train", "--features", "bank", "--output", "run")
+    assert tailshift("report", "run", "-o", "out").code == 0
+    page = Path("out/report.html").read_text(encoding="utf-8")
+    [data] = re.findall(r'id="explorer-data">(.*?)</script>', page)
+    assert json.loads(data)["unit"] == "samples"
+    assert "<dt>Test samples</dt><dd>6 " in page
+    assert "images" not in re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(

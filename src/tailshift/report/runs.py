@@ -217,7 +217,7 @@ def report_run(
         name=str(run.directory),
         key=run.config.method_name,
         compensates=method.compensates,
-        unit="images",
+        unit="samples" if run.config.model.name == "features" else "images",
         declared=run.trained_prior,
         carried=carried,
     )
