@@ -178,8 +178,9 @@ def _check_groups(run: ts.Run, source: str, uniform: str) -> None:
     ):
         f = test.logits - run.trained_prior.log() + prior.log()
         share = 100 * (f.argmax(dim=1) == test.labels).double().mean()
-        shown = f"{share:.1f} % (few {share:.1f})"
-        assert line == f"test, answered for {mix}: {shown}"
+        n = len(test.labels)
+        shown = f"{share:.1f} % (few {share:.1f}, n = {n})"
+        assert line == f"{n} test images, answered for {mix}: {shown}"
 
 
 def test_train__finetune_trains_all(

@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -379,6 +378,7 @@ def _report_training(run: "Run") -> None:
     from tailshift.data.features import BankedFeatures
     from tailshift.data.own_images import OwnImages
     from tailshift.report.runs import report_run, summarise_runs
+    from tailshift.report.tables import size_text
     from tailshift.runs.run import resume_command
     from tailshift.training.distributed import is_first_process
 
@@ -394,24 +394,29 @@ def _report_training(run: "Run") -> None:
         raise SystemExit(130)
     if not is_told:
         return
-    [uniform] = summarise_runs([report_run(run)], ["uniform"])
+    shown = report_run(run)
+    [uniform] = summarise_runs([shown], ["uniform"])
     console.print(
         f"{run.config.method.title}: {100 * uniform.raw_mean:.1f} % raw, "
-        f"{100 * uniform.compensated_mean:.1f} % compensated on the uniform test set",
+        f"{100 * uniform.compensated_mean:.1f} % compensated on the uniform test set "
+        f"({size_text(uniform, shown.unit)})",
         soft_wrap=True,
     )
     if isinstance(run.config.data, OwnImages | BankedFeatures):
-        _report_own(run)
+        _report_own(run, shown.unit)
     print(run.directory)
 
 
-def _report_own(run: "Run") -> None:
+def _report_own(run: "Run", unit: str) -> None:
     """Print accuracy by class group for two mixes, and what to do next."""
     from tailshift.compensation import post_compensate
     from tailshift.metrics import accuracy, group_accuracy
-    from tailshift.priors import uniform
+    from tailshift.metrics.accuracy import class_groups
+    from tailshift.priors import counts_from_labels, uniform
 
     test, counts = run.predictions("test"), run.group_counts
+    tested = counts_from_labels(test.labels, len(counts))
+    sizes = {k: int(tested[c].sum()) for k, c in class_groups(counts).items()}
     for mix, prior in (
         ("the mix of these data", run.source_prior),
         ("all classes alike", uniform(len(run.class_names))),
@@ -420,9 +425,11 @@ def _report_own(run: "Run") -> None:
             test.logits, trained_prior=run.trained_prior, target_prior=prior
         )
         groups = group_accuracy(f, test.labels, counts).items()
-        shown = [f"{k} {100 * v:.1f}" for k, v in groups if not isnan(v)]
-        share = 100 * accuracy(f, test.labels)
-        announce(f"test, answered for {mix}: {share:.1f} % ({', '.join(shown)})")
+        shown = [f"{k} {100 * v:.1f}, n = {sizes[k]:,}" for k, v in groups if sizes[k]]
+        announce(
+            f"{len(test.labels):,} test {unit}, answered for {mix}: "
+            f"{100 * accuracy(f, test.labels):.1f} % ({'; '.join(shown)})"
+        )
     place = shlex.quote(str(run.directory))
     announce(f"next: tailshift report {place} -o report")
     announce(f"next: tailshift predict {place} PHOTOS --adapt -o answers.csv")
