@@ -1,10 +1,12 @@
 import itertools
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from tailshift import Predictions, load, load_recipe
+from tailshift import Predictions, evaluate, load, load_recipe
 from tailshift.evaluation.results import (
     COLUMNS,
     add_results,
@@ -15,15 +17,44 @@ from tailshift.evaluation.results import (
 )
 from tailshift.storage import write_json
 
+RESULTS = Path(__file__).parents[2] / "results"
+
 
 def test_result_rows__say_where_a_number_comes_from(digits_run):
     uniform, backward = result_rows(digits_run, ["uniform", "backward:10"])
     assert tuple(sorted(uniform)) == tuple(sorted(COLUMNS))
     assert uniform["method"] == digits_run.config.method_name
     assert uniform["target"] == "uniform"
-    assert uniform["num_samples"] == "500"
+    assert (uniform["num_samples"], uniform["num_effective"]) == ("500", "500")
     assert uniform["subset_hash"] == digits_run.facts.data_fingerprint
     assert 0 <= float(backward["compensated"]) <= 100
+
+
+def test_result_rows__say_the_effective_number_of_samples(digits_run):
+    test = digits_run.predictions("test")
+    uneven = replace(test, logits=test.logits[10:], labels=test.labels[10:])
+    records = evaluate(uneven, ["uniform", "backward:10"])
+    rows = result_rows(digits_run, records=records)
+    assert [row["num_samples"] for row in rows] == ["490", "490"]
+    assert [row["num_effective"] for row in rows] == [
+        f"{record.num_effective:.1f}" for record in records[::2]
+    ]
+    assert float(rows[1]["num_effective"]) < 400
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("**/*_lt.csv")))
+def test_read_results__without_the_effective_number(path, digits_run, tmp_path):
+    """Files that are kept here were written before rows had it."""
+    [header, *lines] = path.read_text(encoding="utf-8").splitlines()
+    assert header.split(",") == [c for c in COLUMNS if c != "num_effective"]
+    kept = read_results(path)
+    assert len(kept) == len(lines)
+    assert {(row["num_effective"], *row) for row in kept} == {("", *COLUMNS)}
+    grown = tmp_path / "results.csv"
+    grown.write_bytes(path.read_bytes())
+    added = result_rows(digits_run, ["uniform"])[0] | {"recipe": "mine"}
+    add_results(grown, [added])
+    assert read_results(grown) == [*kept, added]
 
 
 def test_add_results__replaces_rows_with_the_same_key(digits_run, tmp_path):
@@ -150,7 +181,7 @@ HEADING = ",".join(COLUMNS) + "\n"
             HEADING + "x" * 200_000,
             "PATH is not a CSV file (field larger than field limit (131072)).",
         ),
-        (HEADING + "a,b\n", "PATH must have 18 values a row, but row 1 has 2."),
+        (HEADING + "a,b\n", "PATH must have 19 values a row, but row 1 has 2."),
         (
             "\udcff",
             "`PATH` must be text in UTF-8, but byte 0 is not. Save it as UTF-8.",

@@ -289,6 +289,16 @@ def _record(
     return Record(**about | means, deviation=Record(**about | spread))
 
 
+def effective_text(num_effective: float) -> str:
+    """Return an effective number of samples as CSV files have it.
+
+    Example:
+        >>> effective_text(41.56), effective_text(500.0)
+        ('41.6', '500')
+    """
+    return f"{num_effective:.1f}".removesuffix(".0")
+
+
 def _fields(scores: Mapping[str, float]) -> dict[str, Any]:
     """Return the scores as a record's fields; those that it has no field for, last."""
     known = Record.__dataclass_fields__

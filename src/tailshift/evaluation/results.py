@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tailshift.config import RunConfig
-from tailshift.evaluation.records import Record, evaluate
+from tailshift.evaluation.records import Record, effective_text, evaluate
 from tailshift.recipes import load_recipe, parse_override, recipe_names
 from tailshift.runs.index import kept_name
 from tailshift.runs.run import Run, used_plugins
@@ -29,6 +29,7 @@ COLUMNS = (
     "epochs",
     "target",
     "num_samples",
+    "num_effective",
     "raw",
     "compensated",
     "subset_hash",
@@ -39,6 +40,8 @@ COLUMNS = (
     "minutes",
     "command",
 )
+EARLIER_COLUMNS = tuple(column for column in COLUMNS if column != "num_effective")
+"""The columns of files that do not say the effective number of samples."""
 KEY = ("recipe", "method", "mode", "settings", "seed", "target")
 """What tells two rows apart; a new row replaces the one with the same key."""
 
@@ -70,6 +73,7 @@ def result_rows(
         | {
             "target": record.target,
             "num_samples": str(record.num_samples),
+            "num_effective": effective_text(record.num_effective),
             "raw": accuracy[record.target, False],
             "compensated": accuracy.get((record.target, True), ""),
         }
@@ -185,7 +189,10 @@ def _setting(key: str, value: Any) -> str:
 
 
 def read_results(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a results file; none if there is no file."""
+    """Return the rows of a results file; none if there is no file.
+
+    What a file of an earlier version does not say is empty.
+    """
     if not path.exists():
         return []
     text = io.StringIO(read_text(path), newline="")
@@ -193,18 +200,19 @@ def read_results(path: Path) -> list[dict[str, str]]:
         columns, *rows = list(csv.reader(text, strict=True)) or [[]]
     except csv.Error as error:
         raise ValueError(f"{path} is not a CSV file ({error}).") from None
-    if tuple(columns) != COLUMNS:
+    if tuple(columns) not in (COLUMNS, EARLIER_COLUMNS):
         raise ValueError(
             f"{path} must have the columns {', '.join(COLUMNS)}, "
             f"but has {', '.join(columns)[:200]}."
         )
     for number, row in enumerate(rows, start=1):
-        if row and len(row) != len(COLUMNS):
+        if row and len(row) != len(columns):
             raise ValueError(
-                f"{path} must have {len(COLUMNS)} values a row, but row {number} has "
+                f"{path} must have {len(columns)} values a row, but row {number} has "
                 f"{len(row)}."
             )
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows if row]
+    empty = dict.fromkeys(COLUMNS, "")
+    return [empty | dict(zip(columns, row, strict=True)) for row in rows if row]
 
 
 def add_results(path: Path, rows: Iterable[dict[str, str]]) -> None:

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tailshift.evaluation.records import AS_IS
+from tailshift.evaluation.records import AS_IS, effective_text
 from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.report.latex import bold, latex_table, latex_text
@@ -383,7 +383,7 @@ def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
 def _csv_size(summary: Summary) -> tuple[str, str, str]:
     if not summary.num_samples:
         return "", "", ""
-    effective = f"{summary.num_effective:.1f}".removesuffix(".0")
+    effective = effective_text(summary.num_effective)
     return str(summary.num_samples), effective, summary.sampling
 
 
