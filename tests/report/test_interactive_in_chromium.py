@@ -141,9 +141,31 @@ def test_slider__moves_the_accuracy_shown(page) -> None:
     sentence = page.inner_text("#explorer .sentence")
     assert re.fullmatch(
         r"On forward 50, Softmax reaches \d\d\.\d\s% as trained and \d\d\.\d\s% "
-        r"compensated\.",
+        r"compensated \(500 weighted images, effectively \d\d\d\)\.",
         sentence,
     )
+
+
+def _size(page, p_t: np.ndarray) -> float:
+    """Return (Σw)² / Σw² of the first run's samples, each of weight p_t(y) / n_y."""
+    _, y = _decoded(page.embedded["methods"][0]["runs"][0], len(p_t))
+    w = (p_t / np.maximum(np.bincount(y, minlength=len(p_t)), 1))[y]
+    return float(w.sum() ** 2 / (w**2).sum())
+
+
+def test_slider__says_the_effective_number_of_images(page) -> None:
+    assert _shown(page, "size") == [pytest.approx(500)] * 3
+    page.locator("#shift").fill("-1")
+    expected = _size(page, _profile(page.embedded["order"], 1 / 50))
+    assert 100 < expected < 300
+    assert _shown(page, "size") == [pytest.approx(expected)] * 3
+    shown = f"{expected:.0f}"
+    assert page.locator(".scores .size").all_text_contents() == [shown] * 3
+    sentence = page.inner_text("#explorer .sentence")
+    assert sentence.endswith(f"(500 weighted images, effectively {shown}).")
+    page.locator("#class").select_option("9")
+    page.locator("#class-weight").fill("-6")
+    assert "(450 weighted images, " in page.inner_text("#explorer .sentence")
 
 
 def test_slider__works_by_keyboard(page) -> None:

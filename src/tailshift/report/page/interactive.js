@@ -62,7 +62,9 @@ function startExplorer() {
     find("#target-name").textContent = state.name + edited;
     find("#shift").setAttribute("aria-valuetext", state.name + edited);
     find(".sentence").textContent = prior
-      ? describeResult(state.name + edited, methods[state.method], results[state.method])
+      ? describeResult(
+          state.name + edited, data.unit, methods[state.method], results[state.method]
+        )
       : "Every class has weight 0: there is no target. Give one of them a weight.";
     find("#class-weight").value = toStop(state.classWeights[state.selected]);
     showWeight(find("#class-weight"), state.classWeights[state.selected]);

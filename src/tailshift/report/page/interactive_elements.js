@@ -28,11 +28,17 @@ function shiftName(shift) {
   return `${shift > 0 ? "forward" : "backward"} ${Number(ratio.toPrecision(3))}`;
 }
 
-function describeResult(target, { name }, { raw, compensated }) {
+function count(number) {
+  return Math.round(number).toLocaleString("en");
+}
+
+function describeResult(target, unit, { name }, { raw, compensated, size }) {
   const before = `On ${target}, ${name} reaches ${percent(raw.accuracy)} as trained`;
-  return compensated
-    ? `${before} and ${percent(compensated.accuracy)} compensated.`
-    : `${before}; the prior that its logits carry is not known, so they are not compensated.`;
+  const after = compensated
+    ? ` and ${percent(compensated.accuracy)} compensated`
+    : "; the prior that its logits carry is not known, so they are not compensated";
+  const { whole, effective } = size;
+  return `${before}${after} (${count(whole)} weighted ${unit}, effectively ${count(effective)}).`;
 }
 
 function emptyPairs({ isKnown }) {
@@ -105,7 +111,7 @@ function scoreRow(method) {
   track.append(element("div", "track"));
   for (const part of ["bridge", "from", "to"]) track.firstChild.append(element("span", part));
   track.firstChild.style.color = method.colour;
-  const cells = ["raw", "compensated", "change"].map((kind) => element("td", kind));
+  const cells = ["raw", "compensated", "change", "size"].map((kind) => element("td", kind));
   const errors = ["raw-error", "compensated-error"].map((kind) => element("td", kind));
   row.append(name, ...cells, track, ...errors);
   return row;
@@ -121,7 +127,7 @@ function showScores(root, methods, results) {
   });
 }
 
-function showScore(row, { raw, compensated }, isBest) {
+function showScore(row, { raw, compensated, size }, isBest) {
   const find = (name) => row.querySelector(`.${name}`);
   const after = compensated ?? raw;
   find("raw").textContent = percent(raw.accuracy);
@@ -130,6 +136,7 @@ function showScore(row, { raw, compensated }, isBest) {
   find("change").textContent = compensated
     ? signed(100 * (compensated.accuracy - raw.accuracy))
     : "–";
+  find("size").textContent = count(size.effective);
   find("raw-error").textContent = percent(raw.calibrationError);
   find("compensated-error").textContent = compensated
     ? percent(compensated.calibrationError)
@@ -137,6 +144,7 @@ function showScore(row, { raw, compensated }, isBest) {
   // In full precision, for whoever reads the page with a program.
   row.dataset.raw = raw.accuracy;
   row.dataset.compensated = compensated ? compensated.accuracy : "";
+  row.dataset.size = size.effective;
   row.dataset.rawError = raw.calibrationError;
   row.dataset.compensatedError = compensated ? compensated.calibrationError : "";
   const [low, high] = [raw.accuracy, after.accuracy].sort((a, b) => a - b);

@@ -218,10 +218,27 @@ function calibrationError({ mass, confidence, correct }) {
 function evaluateMethod({ runs, isKnown }, prior) {
   const rawAnswers = runs.map((run) => run.raw);
   const raw = score(runs, rawAnswers, prior);
-  if (!isKnown) return { raw, rawAnswers, compensated: null, compensatedAnswers: null };
+  const size = smallestSize(runs, prior);
+  if (!isKnown) return { size, raw, rawAnswers, compensated: null, compensatedAnswers: null };
   const answers = runs.map((run) => compensatedAnswers(run, prior));
   const compensated = score(runs, answers, prior);
-  return { raw, rawAnswers, compensated, compensatedAnswers: answers };
+  return { size, raw, rawAnswers, compensated, compensatedAnswers: answers };
+}
+
+// How many rows count, and how many of equal weight would be as precise: (Σw)² / Σw².
+function sizeOf({ counts }, prior) {
+  let [whole, squares] = [0, 0];
+  prior.forEach((p, c) => {
+    if (!(p > 0)) return;
+    whole += counts[c];
+    squares += (p * p) / counts[c]; // n_y samples, each of weight p / n_y
+  });
+  return { whole, effective: 1 / squares };
+}
+
+function smallestSize(runs, prior) {
+  const sizes = runs.map((run) => sizeOf(run, prior));
+  return sizes.reduce((a, b) => (b.effective < a.effective ? b : a));
 }
 
 // Share of the images of class a that are answered b, at a · C + b.
