@@ -12,6 +12,7 @@ Pillow installed, PNG, JPEG and other images do as well.
 import argparse
 import io
 import json
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlparse
@@ -113,7 +114,9 @@ def open_image(body: bytes):
             f"an image must have at most {MOST_PIXELS:,} pixels, but has {width} × "
             f"{height}."
         )
-    image = ImageOps.exif_transpose(image)
+    image.load()
+    with suppress(Exception):  # EXIF data may be damaged in a sound image
+        image = ImageOps.exif_transpose(image)
     if image.mode == "F":
         raise ValueError("an image must have 8 or 16 bits, but is in floating point.")
     if image.mode == "I" or image.mode.startswith("I;16"):

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tailshift import Run, post_compensate
 from tailshift.serving import image_logits
@@ -166,6 +167,14 @@ def test_serve_onnx__images_as_predict_reads_them(
         assert answer["probability"] == pytest.approx(float(probs.max()), abs=2e-3)
     assert ask(bodies["a.png"]) == ask(bodies["c.png"])
     assert ask(bodies["b.jpg"]) != ask(bodies["d.jpg"])
+
+
+def test_serve_onnx__damaged_exif_data_do_not_matter(ask: Callable[..., Any]) -> None:
+    grey, info = Image.fromarray(_pixels(1)[0, 0]), PngInfo()
+    info.add_text("Raw profile type exif", "\nexif\n10\nno digits")
+    damaged = _encoded(grey, "PNG", pnginfo=info)
+    assert ask(damaged) == ask(_encoded(grey, "PNG"))
+    assert ask(damaged)[0] == 200
 
 
 def test_serve_onnx__faults_are_sentences(ask: Callable[..., Any]) -> None:

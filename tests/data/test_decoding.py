@@ -4,6 +4,7 @@ import os
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from tailshift.data import images as images_module
 from tailshift.data.images import (
@@ -68,6 +69,9 @@ def test_decode_image__damaged_exif_data_do_not_matter():
     pixels = np.full((8, 8, 3), 90, dtype=np.uint8)
     exif = b"Exif\x00\x00MM\x00\x2a\x00\x00\xff\xff\x00"
     assert decode_image(_encoded(pixels, "JPEG", exif=exif)).size == (8, 8)
+    info = PngInfo()
+    info.add_text("Raw profile type exif", "\nexif\n10\nno digits")
+    assert decode_image(_encoded(pixels, "PNG", pnginfo=info)).size == (8, 8)
 
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
