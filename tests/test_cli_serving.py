@@ -174,6 +174,22 @@ def test_predict__names_broken_images(
     assert (table.num_rows, table.column_names[:5]) == (270, list(COLUMNS))
 
 
+@pytest.mark.filterwarnings("always")
+def test_predict__names_and_counts_what_is_not_read(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    for name in ("1.HEIC", "2.heic", "notes.txt"):
+        (photos / name).touch()
+    result = tailshift("predict", run, photos, "-o", "answers.csv")
+    assert result == (
+        0,
+        "answers.csv\n",
+        "warning: `photos` holds files that are not read: 2 .heic, 1 .txt. Save images "
+        "among them in another format (.jpg, .jpeg, .png …).\n",
+    )
+    assert len(_rows("answers.csv")) == 270
+
+
 def test_predict__keeps_the_source_prior_without_validation_logits(
     tailshift: Command, run: Path, photos: Path
 ) -> None:
@@ -324,6 +340,29 @@ def test_estimate__of_logits_made_elsewhere(tailshift: Command) -> None:
     assert names == ("class 0", "class 1", "class 2")
     expected = (np.bincount(y) + 0.5) / 1001.5
     np.testing.assert_allclose(np.array(shares, float), expected, atol=1e-8)
+
+
+AS_PROBABILITIES = (
+    "`logits` must be logits, but every row lies in [0, 1] and sums to 1, as "
+    "probabilities do. Take their logarithm, or give them as `probs` "
+    "(Predictions.from_probs)."
+)
+
+
+def test_files__probabilities_as_logits_are_refused(tailshift: Command) -> None:
+    labels = _held_out_and_new()
+    probs = torch.from_numpy(np.load("new.npy")).softmax(dim=1).numpy()
+    np.save("p.npy", probs)
+    np.savez("p.npz", logits=probs, labels=labels)
+    in_array = f"error: {AS_PROBABILITIES}\n"
+    unusable = f"error: p.npz cannot be used: {AS_PROBABILITIES}\n"
+    for command, error in (
+        (("estimate", "held.npz", "--unlabelled", "p.npy"), in_array),
+        (("estimate", "held.npz", "--unlabelled", "p.npz"), unusable),
+        (("estimate", "p.npz", "--unlabelled", "new.npy"), unusable),
+        (("evaluate", "p.npz"), unusable),
+    ):
+        assert tailshift(*command) == (2, "", error)
 
 
 def test_estimate__many_classes_show_those_that_moved(tailshift: Command) -> None:
