@@ -16,6 +16,7 @@ import torch
 from rich.console import Console
 
 import tailshift as ts
+from tailshift.cli.app import COMMANDS as IN_ORDER
 from tailshift.data import DATASETS
 from tailshift.evaluation import Summary
 from tailshift.evaluation.results import read_results
@@ -46,6 +47,34 @@ def test_help__ends_with_an_example(
     assert result.code == 0
     last = result.out.rstrip().splitlines()[-1]
     assert last.startswith(f"  Example: tailshift {command[0] if command else ''}")
+
+
+def test_version__is_the_packages(tailshift: Command) -> None:
+    assert tailshift("--version") == (0, f"tailshift {ts.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", [(), ("train",)])
+def test_help__has_a_short_form(tailshift: Command, command: tuple[str, ...]) -> None:
+    assert tailshift(*command, "-h") == tailshift(*command, "--help")
+
+
+def test_help__lists_the_commands_in_the_order_of_the_work(tailshift: Command) -> None:
+    listed = tailshift("--help").out.partition("Commands:\n")[2]
+    assert tuple(re.findall(r"^  ([a-z]+)", listed, re.MULTILINE)) == IN_ORDER
+
+
+def test_completion__of_a_command() -> None:
+    """As bash asks for it, once what --install-completion writes is there."""
+    code = "import sys, tailshift.cli; sys.argv[0] = 'tailshift'; tailshift.cli.main()"
+    asked = {"COMP_WORDS": "tailshift tr", "COMP_CWORD": "1"}
+    asked["_TAILSHIFT_COMPLETE"] = "complete_bash"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | asked,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "train\n", "")
 
 
 def test_list__plain_when_not_a_terminal(tailshift: Command) -> None:
