@@ -9,6 +9,8 @@ seconds and as a multiple of QuaPy's for the same number of passes over the data
 is the most that the process holds during the call beyond what it held before, sampled
 every 5 milliseconds, as a multiple of the float32 logits' size. The stopping rules of
 both are switched off where passes are compared, so that both make as many.
+
+The last line is `adapt`, which calibrates, estimates and tests, on many classes.
 """
 
 import argparse
@@ -23,11 +25,12 @@ import numpy as np
 import torch
 from quapy.method.aggregative import EMQ
 
-from tailshift import priors
-from tailshift.estimators import EMEstimator, FewSamplesWarning
+from tailshift import Predictions, priors
+from tailshift.estimators import EMEstimator, FewSamplesWarning, adapt
 
 PAGE = 4096
 NUM_HELD_OUT = 20_000
+NUM_ADAPTED = 5000  # held-out samples, and as many new ones
 SIGNAL = 3.0  # distance of the classes' means, which are as many dimensions
 
 
@@ -80,18 +83,21 @@ def quapy_em(posteriors: np.ndarray, prior: np.ndarray, num_iter: int) -> np.nda
         return EMQ.EM(prior, posteriors, epsilon=0.0)[0]
 
 
-def main() -> None:
+def measure_adapt(num_classes: int) -> Cost:
+    """Return what `adapt` costs on the reversed mix of so many classes."""
+    n = priors.long_tailed_counts(1280, 256, num_classes)
+    p_s = priors.from_counts(n)
+    logits, labels = make_logits(NUM_ADAPTED, p_s, p_s)
+    held_out = Predictions(logits, labels, source_counts=n, trained_prior=p_s)
+    new, _ = make_logits(NUM_ADAPTED, p_s, p_s.flip(0))
+    return measure(lambda: adapt(held_out, new))
+
+
+def compare_em(num_samples: int, num_classes: int) -> None:
     """Print one line for each of the two."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--samples", type=int, default=50_000)
-    parser.add_argument("--classes", type=int, default=1000)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    warnings.simplefilter("ignore", FewSamplesWarning)
-    p_s = priors.from_counts(priors.long_tailed_counts(1280, 256, arguments.classes))
+    p_s = priors.from_counts(priors.long_tailed_counts(1280, 256, num_classes))
     held_out, labels = make_logits(NUM_HELD_OUT, p_s, p_s)
-    x, _ = make_logits(arguments.samples, p_s, priors.uniform(arguments.classes))
+    x, _ = make_logits(num_samples, p_s, priors.uniform(num_classes))
     em = EMEstimator(source_prior=p_s, calibrator="temperature").fit(held_out, labels)
 
     ours = measure(lambda: em.estimate(x))
@@ -103,14 +109,32 @@ def main() -> None:
 
     size = x.nbytes
     print(
-        f"torch {torch.__version__}, one thread, {arguments.samples} × "
-        f"{arguments.classes}, {num_iter} passes, converged: {em.converged_}"
+        f"torch {torch.__version__}, one thread, {num_samples} × {num_classes}, "
+        f"{num_iter} passes, converged: {em.converged_}"
     )
     print(f"{'EM':<10}{'s':>8}{'× QuaPy':>9}{'memory':>8}")
     for name, cost in (("tailshift", ours), ("QuaPy", theirs)):
         ratio = cost.seconds / theirs.seconds
         print(f"{name:<10}{cost.seconds:>8.2f}{ratio:>9.3f}{cost.peak / size:>8.2f}")
     print(f"L1 distance of both estimates: {np.abs(q.numpy() - found[0]).sum():.2e}")
+
+
+def main() -> None:
+    """Compare EM with QuaPy's, and print what `adapt` costs."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--samples", type=int, default=50_000)
+    parser.add_argument("--classes", type=int, default=1000)
+    parser.add_argument("--adapt-classes", type=int, default=5000)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    warnings.simplefilter("ignore", FewSamplesWarning)
+    compare_em(arguments.samples, arguments.classes)
+    cost = measure_adapt(arguments.adapt_classes)
+    print(
+        f"adapt, {NUM_ADAPTED} × {arguments.adapt_classes}: {cost.seconds:.1f} s, "
+        f"{cost.peak / 1e9:.2f} GB"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """Adapting in one call: when it follows the estimate, and when it keeps still."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -112,3 +115,34 @@ def test_adapt__one_sample_many_times(row, num_target):
     assert found.p_value == 1
     assert not found.is_adapted
     assert torch.allclose(found.target_prior, counts.double() / 111)
+
+
+MANY_CLASSES = """
+import torch, warnings
+from pathlib import Path
+from tailshift import Predictions, adapt
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if "VmHWM" in line)
+
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+held_out = Predictions(torch.randn(2000, 2000), torch.arange(2000))
+new = torch.randn(2000, 2000)
+held_out.logits.diagonal().add_(9.0)
+new[:, :1000].diagonal().add_(9.0)
+adapt(Predictions(torch.randn(60, 3), torch.arange(60) % 3), torch.randn(60, 3))
+before = peak()
+adapt(held_out, new)
+print((peak() - before) / new.nbytes)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_adapt__many_classes_take_bounded_memory():
+    """Two thousand of them: 19 times the logits; the first call is for its imports."""
+    command = [sys.executable, "-c", MANY_CLASSES]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert 1 < float(done.stdout) < 25
