@@ -28,6 +28,8 @@ def test_result_rows__say_where_a_number_comes_from(digits_run):
     assert (uniform["num_samples"], uniform["num_effective"]) == ("500", "500")
     assert uniform["subset_hash"] == digits_run.facts.data_fingerprint
     assert 0 <= float(backward["compensated"]) <= 100
+    used = sum(record["processor_seconds"] for record in digits_run.metrics)
+    assert uniform["processor_minutes"] == f"{used / 60:.1f}"
 
 
 def test_result_rows__say_the_effective_number_of_samples(digits_run):
@@ -43,18 +45,22 @@ def test_result_rows__say_the_effective_number_of_samples(digits_run):
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("**/*_lt.csv")))
-def test_read_results__without_the_effective_number(path, digits_run, tmp_path):
-    """Files that are kept here were written before rows had it."""
-    [header, *lines] = path.read_text(encoding="utf-8").splitlines()
-    assert header.split(",") == [c for c in COLUMNS if c != "num_effective"]
+def test_read_results__that_are_kept(path, digits_run, tmp_path):
+    """Some were written before rows had all columns, and take new rows all the same."""
     kept = read_results(path)
-    assert len(kept) == len(lines)
-    assert {(row["num_effective"], *row) for row in kept} == {("", *COLUMNS)}
+    assert len(kept) == len(path.read_text(encoding="utf-8").splitlines()) - 1
+    assert {tuple(row) for row in kept} == {COLUMNS}
     grown = tmp_path / "results.csv"
     grown.write_bytes(path.read_bytes())
     added = result_rows(digits_run, ["uniform"])[0] | {"recipe": "mine"}
     add_results(grown, [added])
     assert read_results(grown) == [*kept, added]
+
+
+def test_read_results__of_version_0_1():
+    [row, *_] = read_results(RESULTS / "v0_1" / "cifar100_lt.csv")
+    assert (row["num_effective"], row["processor_minutes"]) == ("", "")
+    assert row["minutes"] != ""
 
 
 def test_add_results__replaces_rows_with_the_same_key(digits_run, tmp_path):
@@ -181,7 +187,7 @@ HEADING = ",".join(COLUMNS) + "\n"
             HEADING + "x" * 200_000,
             "PATH is not a CSV file (field larger than field limit (131072)).",
         ),
-        (HEADING + "a,b\n", "PATH must have 19 values a row, but row 1 has 2."),
+        (HEADING + "a,b\n", "PATH must have 20 values a row, but row 1 has 2."),
         (
             "\udcff",
             "`PATH` must be text in UTF-8, but byte 0 is not. Save it as UTF-8.",

@@ -38,10 +38,11 @@ COLUMNS = (
     "torch",
     "precision",
     "minutes",
+    "processor_minutes",
     "command",
 )
-EARLIER_COLUMNS = tuple(column for column in COLUMNS if column != "num_effective")
-"""The columns of files that do not say the effective number of samples."""
+NEWER_COLUMNS = {"num_effective", "processor_minutes"}
+"""Columns that files of an earlier version may lack."""
 KEY = ("recipe", "method", "mode", "settings", "seed", "target")
 """What tells two rows apart; a new row replaces the one with the same key."""
 
@@ -99,14 +100,15 @@ def _about(run: Run) -> dict[str, str]:
         "hardware": str(environment.get("hardware")),
         "torch": str(environment.get("packages", {}).get("torch")),
         "precision": config.train.precision,
-        "minutes": _minutes(run),
+        "minutes": _minutes(run, "seconds"),
+        "processor_minutes": _minutes(run, "processor_seconds"),
         "command": training_command(config),
     }
 
 
-def _minutes(run: Run) -> str:
+def _minutes(run: Run, key: str) -> str:
     """Return how long training took; nothing if an epoch does not say."""
-    seconds = [epoch.get("seconds") for epoch in run.metrics]
+    seconds = [epoch.get(key) for epoch in run.metrics]
     known = [value for value in seconds if value is not None]
     return f"{sum(known) / 60:.1f}" if len(known) == len(seconds) else ""
 
@@ -200,7 +202,8 @@ def read_results(path: Path) -> list[dict[str, str]]:
         columns, *rows = list(csv.reader(text, strict=True)) or [[]]
     except csv.Error as error:
         raise ValueError(f"{path} is not a CSV file ({error}).") from None
-    if tuple(columns) not in (COLUMNS, EARLIER_COLUMNS):
+    known = [c for c in COLUMNS if c in columns or c not in NEWER_COLUMNS]
+    if columns != known:
         raise ValueError(
             f"{path} must have the columns {', '.join(COLUMNS)}, "
             f"but has {', '.join(columns)[:200]}."
