@@ -17,7 +17,21 @@ recalls of the same test images. Our model is told the mix that it answers for; 
 others have no such place. Time is of the processor, from nothing, with the processes
 that decode.
 
-MEASURED
+Measured on one core (test mix, macro recall, reversed mix; seconds):
+
+                                     digits                  plankton
+    tailshift                        96.2  90.3  83.0   81   62.6  48.3  70.9  121
+    plain script, resnet32           95.1  83.7  63.6   54   58.7  20.9  12.1  551
+    plain script, resnet18           93.5  77.1  51.6   35   54.7  16.9  11.5  362
+    PCA, logistic regression         96.0  88.6  78.6    0   41.7  10.5  10.9    8
+    features, logistic regression    90.2  77.1  62.7   21   57.5  36.1  24.0  184
+
+Plankton: 7,614 grey training images of 34 classes, 2,175 to test; the networks of the
+plain script saw 32 pixels for 12 epochs (``--epochs 12 --image-size 32``). tailshift
+takes a network for the digits and features for plankton. On 43 classes of drawn road
+signs of 32 pixels it takes the network: 97.6, 95.2 and 92.0 in 793 seconds, where a
+head on features has 60.6, 56.2 and 47.3, and principal components 67.4, 54.0 and 36.9.
+
 ``--features`` compares with the script one would write on ImageNet features instead:
 features of the same network and weights in a plain loop, scaled, and scikit-learn's
 LogisticRegression with ``class_weight="balanced"``.
