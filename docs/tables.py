@@ -113,21 +113,36 @@ def shift_table(rows: Rows) -> str:
 
 
 def method_table(rows: Rows) -> str:
-    """Return a Markdown table, one row a method: raw → compensated, by target."""
-    by_method: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
-    printed = {}
+    """Return a Markdown table, one row a method: raw → compensated, by target.
+
+    If the runs say so, also what one took of the processor.
+    """
+    by_method: dict[str, dict[str, Rows]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        by_method[title(row)][row["target"]] = row
-        printed[title(row)] = PRINTED.get(row["method"], "")
-    names = " | ".join(target.replace(":", " ") for target in TARGETS)
-    lines = [f"| method | {names} | printed, uniform |", "|---|" + "---|" * 6]
+        by_method[title(row)][row["target"]].append(row)
+    is_timed = any(row.get("processor_minutes") for row in rows)
+    heads = [target.replace(":", " ") for target in TARGETS]
+    heads += ["printed, uniform", *(["processor minutes"] if is_timed else [])]
+    lines = [f"| method | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     for name, by_target in by_method.items():
         cells = [
-            f"{float(row['raw']):.1f} → {float(row['compensated']):.1f}"
-            for row in (by_target[target] for target in TARGETS)
+            " → ".join(
+                cell([float(row[way]) for row in by_target[target]])
+                for way in ("raw", "compensated")
+            )
+            for target in TARGETS
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} | {printed[name]} |")
+        own = by_target["uniform"]
+        cells.append(PRINTED.get(own[0]["method"], ""))
+        if is_timed:
+            cells.append(_processor_minutes(own))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _processor_minutes(rows: Rows) -> str:
+    known = [float(text) for row in rows if (text := row.get("processor_minutes"))]
+    return f"{fmean(known):.1f}" if known else ""
 
 
 def ratio_table(rows: Rows) -> str:
