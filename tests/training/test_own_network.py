@@ -14,10 +14,16 @@ from sklearn.datasets import load_digits
 from tailshift.data.image_loader import BrokenImageWarning
 from tailshift.recipes import data_settings, load_recipe
 from tailshift.training import own_network as module
-from tailshift.training.own_network import Judged, own_network, patch_features
+from tailshift.training.head_fit import LabelledLosses
+from tailshift.training.own_network import (
+    Judged,
+    compared,
+    own_network,
+    patch_features,
+)
 
 Command = Callable[..., Any]
-COUNTS = (40, 30, 20, 12)
+COUNTS = (90, 70, 50, 40, 30)
 
 
 def _save(folder: Path, pixels: np.ndarray, number: int) -> None:
@@ -68,12 +74,28 @@ FEATURES = (
 )
 
 
-def test_own_network__if_features_are_as_good(
+def test_own_network__if_patches_may_be_better_by_chance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "judge", lambda *_, **settings: Judged(0.5, 0.5))
+    monkeypatch.setattr(module, "judge", lambda *_, **settings: Judged(0.6, 0.5, 0.05))
     settings, sentence = _chosen(write_digits(tmp_path / "digits"))
     assert ("model.frozen=true" in settings, sentence) == (True, FEATURES)
+
+
+def test_compared__by_hand() -> None:
+    """Two samples of class 0, one of class 2: weights 1/4, 1/4 and 1/2."""
+    labels = torch.tensor([0, 0, 2])
+    one = LabelledLosses(torch.tensor([1.0, 3.0, 4.0]).double(), labels)
+    other = LabelledLosses(torch.tensor([1.0, 1.0, 2.0]).double(), labels)
+    found = compared(one, other)  # differences 0, 2, 2, their mean 1.5
+    assert found[:2] == (3.0, 1.5)
+    expected = (1.5**2 / 16 + 0.5**2 / 16 + 0.5**2 / 4) ** 0.5
+    assert (found.gain, found.error) == (1.5, pytest.approx(expected))
+    alone = LabelledLosses(torch.tensor([1.0, 2.0]).double(), torch.tensor([0, 2]))
+    of_one = (4 / 16 + 0 + 1 / 4) ** 0.5
+    of_alone = (0.25 / 4 + 0.25 / 4) ** 0.5
+    unpaired = (of_one**2 + of_alone**2) ** 0.5
+    assert compared(one, alone).error == pytest.approx(unpaired)
 
 
 def test_own_network__larger_images_are_not_judged(

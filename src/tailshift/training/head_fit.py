@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -306,43 +307,65 @@ def choose_decay(problem: HeadProblem, held_out: Tensor, log_prior: Tensor) -> f
         held_out: Positions of those held out, shape (N,).
         log_prior: Logarithm of the prior that the head's logits carry, shape (C,).
     """
-    losses = held_out_losses(problem, held_out, log_prior)
-    return min(losses, key=losses.__getitem__)
+    tried = tried_losses(problem, held_out, log_prior)
+    return min(tried, key=lambda decay: tried[decay].mean)
 
 
-def held_out_losses(
+class LabelledLosses(NamedTuple):
+    """Losses of samples under the uniform prior; classes count alike in their mean."""
+
+    losses: Tensor
+    """Negative log probability of the label, float64, shape (N,)."""
+    labels: Tensor
+    """Class indices, shape (N,)."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over classes of the mean of each, so that rare ones are heard."""
+        return self.mean_of(self.losses)
+
+    def mean_of(self, values: Tensor) -> float:
+        """Return the same of other values of the samples, (N,)."""
+        return float((self._weights * values).sum())
+
+    def error_of(self, values: Tensor) -> float:
+        """Return the standard error of that mean, samples being independent."""
+        return float((self._weights * (values - self.mean_of(values))).norm())
+
+    @property
+    def _weights(self) -> Tensor:
+        counts = torch.bincount(self.labels).double()
+        return 1 / (counts[self.labels] * (counts > 0).sum())
+
+
+def tried_losses(
     problem: HeadProblem, held_out: Tensor, log_prior: Tensor
-) -> dict[float, float]:
-    """Return the loss on samples that were held out, by weight decay.
+) -> dict[float, LabelledLosses]:
+    """Return the losses of samples that were held out, by weight decay.
 
-    The loss is the negative log probability of the label under the uniform prior,
-    averaged over classes, so that the rare ones are heard. Decays fall until it rises.
+    Decays fall until the mean loss rises.
 
     Args:
         problem: See :func:`choose_decay`.
         held_out: See there.
         log_prior: See there.
     """
-    losses: dict[float, float] = {}
+    tried: dict[float, LabelledLosses] = {}
     for decay in DECAYS:
         problem.solve(decay, TRIED_STEPS)
-        losses[decay] = _balanced_loss(problem, held_out, log_prior)
-        if losses[decay] > min(losses.values()):
+        tried[decay] = _losses(problem, held_out, log_prior)
+        if tried[decay].mean > min(found.mean for found in tried.values()):
             break  # it only gets worse from here
-    return losses
+    return tried
 
 
 @torch.no_grad()
-def _balanced_loss(problem: HeadProblem, rows: Tensor, log_prior: Tensor) -> float:
-    """Return the mean over classes of the loss on some samples."""
-    split, totals = problem.samples.split, log_prior.new_zeros(len(log_prior))
+def _losses(problem: HeadProblem, rows: Tensor, log_prior: Tensor) -> LabelledLosses:
+    split, parts = problem.samples.split, []
     for ids in torch.split(rows, problem.samples.chunk_size):
-        labels = split.labels[ids]
         logits = problem.head(problem.scaled(split.take(ids))) - log_prior
-        each = F.cross_entropy(logits, labels, reduction="none")
-        totals.index_add_(0, labels, each)
-    counts = torch.bincount(split.labels[rows], minlength=len(totals))
-    return float((totals / counts)[counts > 0].mean())
+        parts.append(F.cross_entropy(logits, split.labels[ids], reduction="none"))
+    return LabelledLosses(torch.cat(parts).double(), split.labels[rows])
 
 
 FITTED_AT_ONCE = (LinearHead, CosineHead, NormedLinearHead)

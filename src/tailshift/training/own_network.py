@@ -1,5 +1,6 @@
 """Which network for one's own images: a head on ImageNet features, or all of one."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -27,17 +28,21 @@ from tailshift.training.extraction import prepared
 from tailshift.training.head_fit import (
     JUDGED_SHARE,
     HeadProblem,
+    LabelledLosses,
     Samples,
-    held_out_losses,
+    tried_losses,
 )
 from tailshift.training.recorder import print_line
 from tailshift.training.train import banked
 
-MOST_JUDGED = 2000
+MOST_JUDGED = 4000
 """Training images that features are judged by."""
 
-PATCH, NUM_FILTERS, NUM_PATCHES = 6, 128, 20_000
+PATCH, NUM_FILTERS, NUM_PATCHES = 6, 256, 20_000
 """Height and width of a patch, filters, and patches that these are chosen from."""
+
+CERTAIN = 2.0
+"""Standard errors by which patches must be better."""
 
 JUDGED_SIZE = 32
 """Height and width that images have where their patches are looked at."""
@@ -58,7 +63,7 @@ def own_network(
     photos, and what ImageNet teaches may be of no use for writing or signs. So a linear
     classifier is fitted to these features and another to :func:`patch_features`, which
     stand in for a network trained from scratch: if that one is better on training
-    images that are held out, a small network is trained on them instead.
+    images that are held out, by more than chance, a small network is trained instead.
 
     Args:
         config: Data and method of the run.
@@ -88,7 +93,7 @@ def own_network(
         print_line(Console(stderr=True), JUDGING)
     model = ModelConfig.model_validate({**network, "frozen": True})
     judged = judge(data, model, is_verbose=is_verbose)
-    if judged.patches >= judged.features:
+    if judged.gain <= CERTAIN * judged.error:
         return settings, sentence
     return [], (
         "one for small images, all of it is trained: on held-out training images a "
@@ -120,6 +125,13 @@ class Judged(NamedTuple):
 
     features: float
     patches: float
+    error: float
+    """Standard error of their difference."""
+
+    @property
+    def gain(self) -> float:
+        """How much lower the loss of the patches is."""
+        return self.features - self.patches
 
 
 def judge(
@@ -138,10 +150,21 @@ def judge(
     some = features.subset(order[:MOST_JUDGED].sort().values)
     images, labels = some_images(data.train)
     patches = FeatureSplit(patch_features(images)[None], labels)
-    return Judged(
-        held_out_loss(some, data.num_classes),
-        held_out_loss(patches, data.num_classes),
-    )
+    return compared(*(held_out_losses(s, data.num_classes) for s in (some, patches)))
+
+
+def compared(features: LabelledLosses, patches: LabelledLosses) -> Judged:
+    """Return the mean losses, and the standard error of their difference.
+
+    It is that of pairs if both are of the same images, which they are unless some
+    cannot be read.
+    """
+    x, y = features.losses, patches.losses
+    if torch.equal(features.labels, patches.labels):
+        error = features.error_of(x - y)
+    else:
+        error = math.hypot(features.error_of(x), patches.error_of(y))
+    return Judged(features.mean_of(x), patches.mean_of(y), error)
 
 
 def some_images(split: Split) -> tuple[Tensor, Tensor]:
@@ -206,11 +229,10 @@ def _normalised(patches: Tensor) -> Tensor:
     return centred / (centred.square().mean(-1, keepdim=True) + 0.04).sqrt()
 
 
-def held_out_loss(split: FeatureSplit, num_classes: int) -> float:
-    """Return a linear classifier's loss on a fifth of each class, held out, in nats.
+def held_out_losses(split: FeatureSplit, num_classes: int) -> LabelledLosses:
+    """Return a linear classifier's losses on a fifth of each class, held out.
 
-    It answers for the uniform prior, and classes count alike; the weight decay is the
-    best of those tried.
+    It answers for the uniform prior; the weight decay is the best of those tried.
 
     Args:
         split: Features and labels.
@@ -221,10 +243,8 @@ def held_out_loss(split: FeatureSplit, num_classes: int) -> float:
     train, val = (torch.from_numpy(held[part]) for part in ("train", "val"))
     head = LinearHead(split.features.shape[2], num_classes)
     problem = HeadProblem(head, CrossEntropyLoss(), Samples(split, train, num_classes))
-    losses = held_out_losses(problem, val, _log_prior(split.labels[train], num_classes))
-    return min(losses.values())
-
-
-def _log_prior(labels: Tensor, num_classes: int) -> Tensor:
-    counts = torch.bincount(labels, minlength=num_classes)
-    return priors.from_counts(counts.clamp_min(1)).log().float()
+    counts = torch.bincount(split.labels[train], minlength=num_classes)
+    log_prior = priors.from_counts(counts.clamp_min(1)).log().float()
+    return min(
+        tried_losses(problem, val, log_prior).values(), key=lambda found: found.mean
+    )
