@@ -34,6 +34,13 @@ if TYPE_CHECKING:
     from tailshift.serving import ShiftReport, Unlabelled
 
 MOST_CLASSES = 20  # a table of more shows those that moved most
+CERTIFIED = {
+    "accuracy": "accuracy, %",
+    "macro_recall": "macro recall, %",
+    "ece": "ECE, %",
+    "nll": "NLL, nats",
+}
+"""The figures of a certificate, as its table names them."""
 
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
 Source = Annotated[
@@ -294,22 +301,17 @@ def _certificate_text(found: "Certificate", known: "Predictions", output: Path) 
 def _certificate_table(found: "Certificate") -> Table:
     """Return the figures as trained and re-targeted, each with its interval."""
     table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("expected on the target")
-    for name in ("as trained", "re-targeted", "gain"):
+    table.add_column("expected")
+    for name in ("as trained", "re-targeted"):
         table.add_column(name, justify="right")
-    models = (found.as_trained, found)
-    for name, title in (
-        ("accuracy", "accuracy in %"),
-        ("macro_recall", "macro recall in %"),
-        ("ece", "ECE in %"),
-        ("nll", "NLL"),
-    ):
+    for name, title in CERTIFIED.items():
         cells = [
             _with_interval(getattr(m, name), getattr(m, f"{name}_interval"), name)
-            for m in models
+            for m in (found.as_trained, found)
         ]
-        gain = _with_interval(found.gain, found.gain_interval, name)
-        table.add_row(title, *cells, gain if name == "accuracy" else "")
+        table.add_row(title, *cells)
+    gain = _with_interval(found.gain, found.gain_interval, "gain")
+    table.add_row("gain, points", "", gain)
     return table
 
 
