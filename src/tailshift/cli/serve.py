@@ -43,7 +43,7 @@ CERTIFIED = {
 """The figures of a certificate, as its table names them."""
 
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
-Source = Annotated[
+RunOrHeldOut = Annotated[
     Path,
     typer.Argument(
         metavar="RUN|LOGITS",
@@ -173,7 +173,7 @@ def export(
     "--unlabelled runs/digits_lt/lade-seed0/predictions/test.safetensors"
 )
 def estimate(
-    source: Source,
+    source: RunOrHeldOut,
     unlabelled: UnlabelledData,
     held_out: HeldOut = None,
     interval: Annotated[
@@ -216,7 +216,7 @@ def estimate(
     "--unlabelled photos -o certificate.html"
 )
 def certify(
-    source: Source,
+    source: RunOrHeldOut,
     unlabelled: UnlabelledData,
     target: Annotated[
         str | None,

@@ -15,27 +15,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.calibration import LOWEST
+from tailshift.calibration import LOWEST, SCALE_RIDGE
 from tailshift.checks import ArrayLike, as_tensor, check_logits
 from tailshift.compensation import log_prior_ratio
 from tailshift.estimators.adaptation import default_estimator
 from tailshift.estimators.base import NUM_REPLICATES, PriorEstimator, poisson_weights
+from tailshift.estimators.carried import TWO_SIDED_95
 from tailshift.estimators.likelihood import TINY, Step, normalised, squarem
 from tailshift.metrics.calibration_error import NUM_BINS, bin_of, equal_width_edges
 from tailshift.predictions import Predictions
 from tailshift.targets import Target, as_target_prior
 
 POSTERIOR_SAMPLES = 20.0  # held-out samples of a class that its posteriors count for
-MOST_ELEMENTS = 2**20  # logits of either kind that figures are computed from
+FIGURE_ELEMENTS = 2**20  # logits of either kind that figures are computed from
 ELEMENTS_AT_ONCE = 2**22  # posteriors of the replicates computed side by side
-NORMAL_95 = 1.959963984540054  # two-sided
-BIAS_RIDGE, SCALE_RIDGE = 1.0, 0.01  # those of the calibrator
+BIAS_RIDGE = 1.0  # that of the calibrator
 LARGEST_STEP = 0.5  # of the log scale of a calibrator fitted anew
-TOLERANCE, MAX_ITER = 3e-3, 30  # of the prior fitted anew
+PRIOR_TOLERANCE, PRIOR_PASSES = 3e-3, 30  # of the prior fitted anew
 NUM_FIGURES = 4  # accuracy, macro recall, ECE and NLL, before the recalls
 
-Interval = tuple[float, float]
-NOT_KNOWN = float("nan")
+Ends = tuple[float, float]
+NO_FIGURE = float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +56,13 @@ class Performance:
     """
 
     accuracy: float
-    accuracy_interval: Interval
+    accuracy_interval: Ends
     macro_recall: float
-    macro_recall_interval: Interval
+    macro_recall_interval: Ends
     ece: float
-    ece_interval: Interval
+    ece_interval: Ends
     nll: float
-    nll_interval: Interval
+    nll_interval: Ends
     recall: Tensor
     recall_interval: Tensor
 
@@ -94,7 +94,7 @@ class Certificate(Performance):
     source_prior: Tensor
     as_trained: Performance
     gain: float
-    gain_interval: Interval
+    gain_interval: Ends
     assumption_p_value: float
     is_refused: bool
     reason: str
@@ -281,7 +281,7 @@ class _Samples:
 
 def _some(f: Tensor) -> Tensor:
     """Return the rows that figures are computed from: all of them, or enough."""
-    most = max(2, MOST_ELEMENTS // f.shape[1])
+    most = max(2, FIGURE_ELEMENTS // f.shape[1])
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(f), generator=generator)
     return order[:most].sort().values
@@ -515,7 +515,7 @@ def _maximise(
         return Step(after, value_t + value_s, error)
 
     start = torch.cat([q.T, m.T])
-    found = squarem(step, start, tolerance=TOLERANCE, max_iter=MAX_ITER)
+    found = squarem(step, start, tolerance=PRIOR_TOLERANCE, max_iter=PRIOR_PASSES)
     new_q, new_m = (normalised(half).T for half in found.x.chunk(2))
     return (q if is_fixed else new_q), new_m
 
@@ -616,7 +616,7 @@ def _performance(value: Tensor, deviation: Tensor) -> Performance:
         for v, d, high in zip(value.tolist(), deviation.tolist(), highest, strict=False)
     ]
     accuracy, macro_recall, ece, nll = value[:NUM_FIGURES].tolist()
-    recall, width = value[NUM_FIGURES:], NORMAL_95 * deviation[NUM_FIGURES:]
+    recall, width = value[NUM_FIGURES:], TWO_SIDED_95 * deviation[NUM_FIGURES:]
     return Performance(
         accuracy=accuracy,
         accuracy_interval=ends[0],
@@ -631,10 +631,10 @@ def _performance(value: Tensor, deviation: Tensor) -> Performance:
     )
 
 
-def _around(value: float, deviation: float, lowest: float, highest: float) -> Interval:
-    width = NORMAL_95 * deviation
+def _around(value: float, deviation: float, lowest: float, highest: float) -> Ends:
+    width = TWO_SIDED_95 * deviation
     if math.isnan(width):
-        return NOT_KNOWN, NOT_KNOWN
+        return NO_FIGURE, NO_FIGURE
     return max(value - width, lowest), min(value + width, highest)
 
 
@@ -645,7 +645,7 @@ def _percentiles(drawn: Tensor, q: Tensor) -> Tensor:
 
 def _refused(samples: _Samples, p_value: float) -> Certificate:
     """Return a certificate without figures; a prior that was given stays."""
-    unknown = torch.full((NUM_FIGURES + samples.num_classes,), NOT_KNOWN).double()
+    unknown = torch.full((NUM_FIGURES + samples.num_classes,), NO_FIGURE).double()
     nothing = _performance(unknown, unknown)
     q = samples.target_prior if samples.is_known else unknown[NUM_FIGURES:]
     return Certificate(
@@ -654,8 +654,8 @@ def _refused(samples: _Samples, p_value: float) -> Certificate:
         prior_interval=q.repeat(2, 1),
         source_prior=samples.source_prior,
         as_trained=nothing,
-        gain=NOT_KNOWN,
-        gain_interval=(NOT_KNOWN, NOT_KNOWN),
+        gain=NO_FIGURE,
+        gain_interval=(NO_FIGURE, NO_FIGURE),
         assumption_p_value=p_value,
         is_refused=True,
         reason=_reason(p_value, samples.is_known, is_refused=True),

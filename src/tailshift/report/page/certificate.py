@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from importlib import metadata, resources
 from string import Template
 
-from tailshift.estimators.certificate import Certificate, Interval
+from tailshift.estimators.certificate import Certificate, Ends
 from tailshift.report.page.html_tables import table_section
 from tailshift.report.style import plain
 
-FIGURES = {
+FIGURE_TITLES = {
     "accuracy": "Accuracy, %",
     "macro_recall": "Macro recall, %",
     "ece": "ECE, % (lower is better)",
@@ -70,7 +70,7 @@ def _facts(found: Certificate, num_classes: int) -> str:
 def _figures(found: Certificate) -> str:
     """Return accuracy, macro recall, ECE and NLL, as trained and re-targeted."""
     body = []
-    for name, title in FIGURES.items():
+    for name, title in FIGURE_TITLES.items():
         scale, digits = (1, 2) if name == "nll" else (100, 1)
         cells = [
             _cell(
@@ -113,14 +113,13 @@ def _classes(found: Certificate, class_names: Sequence[str]) -> str:
     )
 
 
-def _cell(value: float, interval: Interval, scale: float, digits: int) -> str:
-    low, high = (f"{scale * end:.{digits}f}" for end in interval)
-    return (
-        f'<td>{scale * value:.{digits}f} <span class="sd">{low} to {high}</span></td>'
-    )
+def _cell(value: float, interval: Ends, scale: float, digits: int) -> str:
+    ends = (value, *interval)
+    mean, low, high = (f"{scale * x:.{digits}f}".replace("-", "−") for x in ends)
+    return f'<td>{mean} <span class="sd">{low} to {high}</span></td>'
 
 
-def _bar(share: float, interval: Interval, source: float, most: float) -> str:
+def _bar(share: float, interval: Ends, source: float, most: float) -> str:
     """Return the share as a bar with its interval; the source's is a stroke."""
     ends = (share, *interval, source)
     width, low, high, at = (f"{BAR_WIDTH * x / most:.1f}" for x in ends)
