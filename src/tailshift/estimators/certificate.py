@@ -137,6 +137,7 @@ def certify(
     Intervals are ± 1.96 standard deviations of replicates in which every sample counts
     a Poisson(1) number of times: the calibrator moves by one Newton step, and the prior
     is fitted anew without the centre of :class:`~tailshift.estimators.MAPEstimator`.
+    What few labels hide from replicates is added to the variance of recalls.
 
     The test of the assumption is black-box [rabanser2019] [lipton2018]. It compares
     means over the target with means over the held-out samples re-weighted by
@@ -362,7 +363,8 @@ def _certificate(
     if p_value <= level:
         return _refused(samples, p_value)
     q = samples.target_prior
-    deviation = drawn.figures.std(dim=0)
+    few = torch.stack([_few_label_variance(samples, rule) for rule in samples.rules])
+    deviation = (drawn.figures.var(dim=0) + few).sqrt()
     both = [
         _performance(value, error)
         for value, error in zip(found.figures[0], deviation, strict=True)
@@ -383,6 +385,24 @@ def _certificate(
         num_held_out=len(samples.labels),
         num_target=len(samples.log_p),
     )
+
+
+def _few_label_variance(samples: _Samples, answers: _Answers) -> Tensor:
+    r"""Return what replicates leave out of the variance of each figure, (4 + C,).
+
+    A class with 15 labels, all of them right, is right in every replicate. As in
+    Agresti and Coull's interval [agresti1998] two more right and two more wrong answers
+    stand for what may be: the variance of hits is that of :math:`n_c + 4` if larger.
+    """
+    n = samples.labels.sum(dim=0).double()  # (C,)
+    hits = (answers.held_out_scores[:, 0] @ samples.labels).double()
+    p, smooth = hits / n.clamp_min(1), (hits + 2) / (n + 4)
+    missing = (n + 4) * smooth * (1 - smooth) - n * p * (1 - p)
+    of_recall = missing.clamp_min(0) / (n + POSTERIOR_SAMPLES) ** 2
+    q, occurs = samples.target_prior, (samples.target_prior > 0).double()
+    shares = torch.stack([q, occurs / occurs.sum()])  # accuracy, macro recall
+    nothing = torch.zeros(NUM_FIGURES - len(shares)).double()
+    return torch.cat([shares**2 @ of_recall, nothing, of_recall])
 
 
 class _Weights(NamedTuple):
