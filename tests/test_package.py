@@ -89,6 +89,8 @@ PUBLIC = (
     "RLLSEstimator",
     "OnlineEstimator.update",
     "adapt",
+    "certify",
+    "Certificate.as_json",
     "train",
     "load",
     "Run.model",

@@ -31,6 +31,9 @@ from tailshift.estimators import (
     CarriedPrior as CarriedPrior,
 )
 from tailshift.estimators import (
+    Certificate as Certificate,
+)
+from tailshift.estimators import (
     EMEstimator as EMEstimator,
 )
 from tailshift.estimators import (
@@ -50,6 +53,9 @@ from tailshift.estimators import (
 )
 from tailshift.estimators import (
     carried_prior as carried_prior,
+)
+from tailshift.estimators import (
+    certify as certify,
 )
 from tailshift.evaluation import (
     evaluate as evaluate,

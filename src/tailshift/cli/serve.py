@@ -1,5 +1,6 @@
-"""Commands that put a trained run to use: predict, estimate, export."""
+"""Commands that put a trained run to use: predict, estimate, certify, export."""
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,17 +22,42 @@ from tailshift.cli.app import (
     app,
     console,
     print_note,
+    write_text,
 )
 from tailshift.storage import check_new, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tailshift.serving import ShiftReport
+    from tailshift.estimators import Certificate
+    from tailshift.predictions import Predictions
+    from tailshift.serving import ShiftReport, Unlabelled
 
 MOST_CLASSES = 20  # a table of more shows those that moved most
+CERTIFIED = {
+    "accuracy": "accuracy, %",
+    "macro_recall": "macro recall, %",
+    "ece": "ECE, %",
+    "nll": "NLL, nats",
+}
+"""The figures of a certificate, as its table names them."""
 
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")]
+RunOrHeldOut = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN|LOGITS",
+        help="A run directory, or a file of labelled held-out logits.",
+    ),
+]
+UnlabelledData = Annotated[
+    Path,
+    typer.Option(
+        "--unlabelled",
+        metavar="FILE|FOLDER",
+        help="Logits of the same model (.npz, .npy, safetensors), or images.",
+    ),
+]
 HeldOut = Annotated[
     Path | None,
     typer.Option(
@@ -147,20 +173,8 @@ def export(
     "--unlabelled runs/digits_lt/lade-seed0/predictions/test.safetensors"
 )
 def estimate(
-    source: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RUN|LOGITS",
-            help="A run directory, or a file of labelled held-out logits.",
-        ),
-    ],
-    unlabelled: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE|FOLDER",
-            help="Logits of the same model (.npz, .npy, safetensors), or images.",
-        ),
-    ],
+    source: RunOrHeldOut,
+    unlabelled: UnlabelledData,
     held_out: HeldOut = None,
     interval: Annotated[
         bool, typer.Option("--interval", help="Also show 95 % bootstrap intervals.")
@@ -195,6 +209,116 @@ def estimate(
     _print_report(report)
     if output is not None:
         report.save_prior(output)
+
+
+@app.command(
+    epilog="Example: tailshift certify runs/digits_lt/lade-seed0 "
+    "--unlabelled photos -o certificate.html"
+)
+def certify(
+    source: RunOrHeldOut,
+    unlabelled: UnlabelledData,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TARGET",
+            help=f"The class mix, if it is known; default: estimated. {TARGETS}",
+        ),
+    ] = None,
+    held_out: HeldOut = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Also write a page (.html) or all figures (.json)."
+        ),
+    ] = None,
+    plugin: Plugins = None,
+    force: Force = False,
+) -> None:
+    """Say how well a model will do on unlabelled data, or that nobody can tell.
+
+    Labels in the file of unlabelled logits are not read.
+    """
+    from tailshift.estimators import certify as certify_logits
+
+    if output is not None:
+        _check_certificate_path(output, force)
+    known, given = _both_samples(source, unlabelled, held_out)
+    with _phases() as announce_phase:
+        found = certify_logits(known, given.logits, target, announce=announce_phase)
+    _warn_of_broken(given.broken)
+    announce(
+        f"{found.num_held_out} labelled samples held out, "
+        f"{found.num_target} unlabelled, {known.num_classes} classes"
+    )
+    announce(found.reason)
+    if not found.is_refused:
+        console.print(_certificate_table(found))
+    if output is not None:
+        write_text(output, _certificate_text(found, known, output))
+
+
+def _check_certificate_path(output: Path, force: bool) -> None:
+    if output.suffix.lower() not in (".html", ".json"):
+        raise ValueError(
+            f"`--output` must end in .html or .json, but is {output.name!r}."
+        )
+    check_new(output, force)
+
+
+def _both_samples(
+    source: Path, unlabelled: Path, held_out: Path | None
+) -> "tuple[Predictions, Unlabelled]":
+    """Return labelled held-out logits, and logits of a file or of images."""
+    from tailshift.data.own_forms import EXTENSIONS
+    from tailshift.runs.run import load
+    from tailshift.serving import Unlabelled, image_logits, image_paths, read_unlabelled
+    from tailshift.serving.images import held_out_logits
+
+    run = load(source) if source.is_dir() else None
+    known = held_out_logits(held_out or run or source)
+    if not (unlabelled.is_dir() or unlabelled.suffix.lower() in EXTENSIONS):
+        return known, read_unlabelled(unlabelled)
+    if run is None:
+        raise ValueError(
+            f"`--unlabelled` {unlabelled} are images, which only the model of a run "
+            "can judge. Name a run directory, or give a file of logits."
+        )
+    found = image_logits(run, image_paths(unlabelled), track=_progress)
+    return known, Unlabelled(found.logits, broken=found.broken)
+
+
+def _certificate_text(found: "Certificate", known: "Predictions", output: Path) -> str:
+    """Return the page, or the figures as JSON, by the file's suffix."""
+    if output.suffix.lower() == ".json":
+        facts = {"class_names": list(known.class_names), **found.as_json()}
+        return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+    from tailshift.report.page.certificate import certificate_page
+
+    return certificate_page(found, known.class_names)
+
+
+def _certificate_table(found: "Certificate") -> Table:
+    """Return the figures as trained and re-targeted, each with its interval."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("expected")
+    for name in ("as trained", "re-targeted"):
+        table.add_column(name, justify="right")
+    for name, title in CERTIFIED.items():
+        cells = [
+            _with_interval(getattr(m, name), getattr(m, f"{name}_interval"), name)
+            for m in (found.as_trained, found)
+        ]
+        table.add_row(title, *cells)
+    gain = _with_interval(found.gain, found.gain_interval, "gain")
+    table.add_row("gain, points", "", gain)
+    return table
+
+
+def _with_interval(value: float, interval: tuple[float, float], name: str) -> str:
+    scale, digits = (1, 2) if name == "nll" else (100, 1)
+    mean, low, high = (f"{scale * x:.{digits}f}" for x in (value, *interval))
+    return f"{mean} ({low} to {high})"
 
 
 def _progress(starts: Sequence[int]) -> Iterable[int]:

@@ -4,6 +4,7 @@ from tailshift.calibration import ConvergenceWarning
 from tailshift.estimators.adaptation import Adaptation, ShiftTest, adapt, shift_test
 from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
 from tailshift.estimators.carried import CarriedPrior, carried_prior, declared_kappa
+from tailshift.estimators.certificate import Certificate, Performance, certify
 from tailshift.estimators.confusion import (
     BBSEEstimator,
     ConfusionLikelihoodEstimator,
@@ -19,18 +20,21 @@ __all__ = [
     "Adaptation",
     "BBSEEstimator",
     "CarriedPrior",
+    "Certificate",
     "ConfusionLikelihoodEstimator",
     "ConvergenceWarning",
     "EMEstimator",
     "FewSamplesWarning",
     "MAPEstimator",
     "OnlineEstimator",
+    "Performance",
     "PriorEstimator",
     "RLLSEstimator",
     "ShiftTest",
     "TiltEstimator",
     "adapt",
     "carried_prior",
+    "certify",
     "declared_kappa",
     "shift_test",
 ]

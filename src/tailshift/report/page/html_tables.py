@@ -40,7 +40,7 @@ def target_table(summaries: Sequence[Summary], unit: str = "samples") -> str:
             cells.append(f'<td class="size">{sizes[target]}</td>')
         kind, ratio = map(plain, tables.split_target(target))
         body.append((f'{kind} <span class="ratio">{ratio}</span>', cells))
-    return _table(
+    return table_section(
         "Accuracy by target",
         f"In %, {_spread(rows)}; the best of a line in bold. "
         f"{tables.size_note(summaries, unit) + '.' if sizes else ''}".rstrip(),
@@ -66,7 +66,7 @@ def metric_table(summaries: Sequence[Summary], unit: str = "samples") -> str:
         )
         for row in rows
     ]
-    return _table(
+    return table_section(
         f"All metrics, target {plain(tables.target_label(target))}",
         f"In %, {_spread(rows)}{size and f', {size}'}. "
         f"All, many (more than 100 training {unit}), "
@@ -91,12 +91,13 @@ def _cell(row: tables.TableRow, column: str, best: set[str]) -> str:
     return f"<td{mark}>{cell.mean_text}{sd}</td>"
 
 
-def _table(
+def table_section(
     heading: str,
     note: str,
     head: Iterable[str],
     body: Iterable[tuple[str, Sequence[str]]],
 ) -> str:
+    """Return a card with a heading, a note and a table that scrolls by itself."""
     return f"""<section>
 <h2>{heading}</h2>
 <p class="note">{note}</p>
