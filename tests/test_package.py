@@ -89,6 +89,8 @@ PUBLIC = (
     "RLLSEstimator",
     "OnlineEstimator.update",
     "adapt",
+    "ConformalSets.fit",
+    "ConformalSets.sets",
     "PriorBook.add",
     "PriorBook.prior",
     "train",

@@ -31,6 +31,9 @@ from tailshift.estimators import (
     CarriedPrior as CarriedPrior,
 )
 from tailshift.estimators import (
+    ConformalSets as ConformalSets,
+)
+from tailshift.estimators import (
     EMEstimator as EMEstimator,
 )
 from tailshift.estimators import (

@@ -5,6 +5,7 @@ from tailshift.estimators.adaptation import Adaptation, ShiftTest, adapt, shift_
 from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
 from tailshift.estimators.book import PriorBook
 from tailshift.estimators.carried import CarriedPrior, carried_prior, declared_kappa
+from tailshift.estimators.conformal import ConformalSets
 from tailshift.estimators.confusion import (
     BBSEEstimator,
     ConfusionLikelihoodEstimator,
@@ -20,6 +21,7 @@ __all__ = [
     "Adaptation",
     "BBSEEstimator",
     "CarriedPrior",
+    "ConformalSets",
     "ConfusionLikelihoodEstimator",
     "ConvergenceWarning",
     "EMEstimator",
