@@ -9,35 +9,31 @@ from tailshift.estimators.information import effective_samples
 
 
 def test_effective_samples__by_hand():
-    """Two classes alike, posteriors 0.9 or 0.1: a label's worth is (0.9 − 0.1)² = 0.64.
-
-    With the pseudo-sample, the variance is ½ / (10 · 0.64 + 1).
-    """
+    """Two classes, posteriors 0.9 or 0.1: worth (0.9 − 0.1)² = 0.64 of a label."""
     p = torch.tensor([[0.9, 0.1], [0.1, 0.9]]).repeat(5, 1).double()
-    even, h = priors.uniform(2), torch.tensor([1e12, 1e12])
-    found = effective_samples(p, even, even, h, torch.ones(10))
-    assert found == pytest.approx(6.4)
-    known = effective_samples(p, even, even, torch.tensor([20, 20]), torch.ones(10))
-    assert known == pytest.approx(1 / (1 / 7.4 + 1 / 40) - 1)  # ½ · (¼ + ¼)/20 over ½
+    even = priors.uniform(2)
+    assert effective_samples(p, even, even, torch.ones(10)) == pytest.approx(6.4)
+    twice = effective_samples(p, even, even, torch.full((10,), 2.0))
+    assert twice == pytest.approx(12.8)
 
 
-@pytest.mark.parametrize("num_samples", [4, 40])  # fewer and more than classes
-def test_effective_samples__as_a_pseudo_inverse(num_samples):
-    p = torch.randn(num_samples, 6).mul(3).softmax(dim=1).double()
-    m, q = priors.from_counts([9, 5, 3, 2, 1, 1]), p.mean(dim=0)
-    inner = (num_samples * q + m) / (num_samples + 1)
-    r = p * inner / m
-    r = r / r.sum(dim=1, keepdim=True)
-    info = sum(torch.outer(x, x) for x in (r - inner) / inner.sqrt())
-    tangent = torch.eye(6).double() - torch.outer(inner.sqrt(), inner.sqrt())
-    v = tangent @ torch.linalg.inv(info + torch.eye(6).double()) @ tangent
-    # Those of q_c e_c / Σ q e, with independent errors e of variance 1/7:
-    slope = torch.diag(inner) - torch.outer(inner, inner)
-    variance = (inner * v.diagonal()).sum() + (slope**2).sum() / 7
-    expected = (1 - (inner**2).sum()) / variance - 1
-    h = torch.full((6,), 7)
-    found = effective_samples(p, q, m, h, torch.ones(num_samples))
-    assert found == pytest.approx(expected.item())
+def test_effective_samples__is_the_share_of_the_labels_covariance():
+    p = torch.randn(5000, 4).mul(3).softmax(dim=1).double()
+    m, v = p.mean(dim=0), torch.rand(5000).double()
+    q = (v[:, None] * p).sum(dim=0) / v.sum()
+    for _ in range(200):  # EM, whose fixed point is the mean responsibility
+        r = p * q / m
+        r = r / r.sum(dim=1, keepdim=True)
+        q = (v[:, None] * r).sum(dim=0) / v.sum()
+    seen = torch.cov(r.T, aweights=v, correction=0).trace()
+    labels = (torch.diag(q) - torch.outer(q, q)).trace()
+    found = effective_samples(p, q, m, v)
+    assert found == pytest.approx((v.sum() * seen / labels).item(), rel=1e-6)
+
+
+def test_effective_samples__of_one_class_alone():
+    p, q = torch.tensor([[1.0, 0.0]] * 3), torch.tensor([1.0, 0.0])
+    assert effective_samples(p, q, torch.tensor([0.5, 0.5]), torch.ones(3)) == 3
 
 
 @pytest.mark.filterwarnings("ignore::tailshift.estimators.FewSamplesWarning")

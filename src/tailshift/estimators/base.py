@@ -212,7 +212,6 @@ class PriorEstimator(ABC):
             self._samples.rows(rows, torch.float64),
             self.prior_,
             self.denominator_,
-            self.counts_,
             weights[rows] * (weights.sum() / weights[rows].sum()),
         )
 
