@@ -10,7 +10,7 @@ from tailshift.estimators import PriorBook
 from tailshift.runs.run import Run
 from tailshift.storage import cut, read_text
 
-COLUMNS = ("path", "site")
+NEEDED_COLUMNS = ("path", "site")
 
 
 def open_book(book: PriorBook | str | os.PathLike[str], run: Run) -> PriorBook:
@@ -69,7 +69,7 @@ def _read_rows(path: Path) -> list[tuple[str, str]]:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
         raise ValueError(f"{path} must be a CSV file, but is none.") from None
-    if not set(COLUMNS) <= set(heading):
+    if not set(NEEDED_COLUMNS) <= set(heading):
         raise ValueError(
             f"{path} must have the columns path and site, but has "
             f"{cut(', '.join(heading)) or 'none'}."
