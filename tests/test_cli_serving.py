@@ -226,6 +226,150 @@ def test_predict__from_python_as_from_the_command_line(
         assert again.rows == answers.rows
 
 
+@pytest.fixture
+def book(run: Path, tmp_path: Path) -> ts.PriorBook:
+    """Write a book of two sites: many zeros in the east, many nines in the west."""
+    book = ts.PriorBook(ts.load(run).class_names, ts.load(run).source_prior)
+    book.add("east", counts=[9000, *[10] * 9])
+    book.add("west", counts=[*[10] * 9, 9000])
+    book.save(tmp_path / "book.json")
+    return book
+
+
+def test_predict__answers_for_a_site(
+    tailshift: Command, run: Path, photos: Path, book: ts.PriorBook
+) -> None:
+    words = ("predict", run, photos, "--book", "book.json")
+    printed = tailshift(*words, "--site", "west")
+    answers = ts.predict(run, photos, site="west", book=book)
+    assert torch.equal(answers.target_prior, book.prior("west"))
+    answers.save("west.csv")
+    assert Path("west.csv").read_text() == printed.out
+    assert printed.out != tailshift(*words, "--site", "east").out
+    assert tailshift(*words, "--site", "wets").err == (
+        "error: unknown site 'wets'; did you mean 'west'? Known: east, west\n"
+    )
+
+
+def test_predict__each_image_for_its_own_site(
+    tailshift: Command, run: Path, photos: Path, book: ts.PriorBook
+) -> None:
+    names = sorted(path.name for path in photos.iterdir())
+    where = {
+        f"{photos}/{name}": ("east", "west")[i % 2] for i, name in enumerate(names)
+    }
+    lines = [f"{path},{site},x" for path, site in where.items()]
+    Path("sites.csv").write_text("\n".join(["path,site,camera", *lines]))
+    Path("lists").mkdir()
+    aside = "\n".join(["path,site", *(f"../{line}" for line in lines)])
+    Path("lists/sites.csv").write_text(aside)
+    words = ("predict", run, photos, "--book", "book.json", "--sites")
+    printed = tailshift(*words, "sites.csv", "-o", "both.csv")
+    assert printed == (0, "both.csv\n", "")
+    tailshift(*words, "lists/sites.csv", "-o", "aside.csv")
+    assert Path("aside.csv").read_text() == Path("both.csv").read_text()
+    answers = ts.predict(run, photos, sites=where, book="book.json")
+    alone = {
+        site: {row["path"]: row for row in ts.predict(run, photos, target=q).rows}
+        for site, q in answers.site_priors.items()
+    }
+    assert set(alone) == {"east", "west"}
+    assert [row["path"] for row in _rows("both.csv")] == list(where)
+    for row in answers.rows:
+        site = where[row["path"]]
+        assert row == alone[site][row["path"]] | {"site": site}
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("path,place\n", "sites.csv must have the columns path and site, but has path, "
+         "place."),
+        ("path,site\nphotos/0-0.png\n", "sites.csv must name an image and its site in "
+         "each row, but row 2 does not."),
+        ("path,site\nphotos/0-0.png,east\nphotos/0-0.png,west\n", "sites.csv must name "
+         "one site for an image, but names two for `photos/0-0.png`."),
+        ("path,site\nphotos/0-1.png,east\n", "`sites` must name the site of every "
+         "image, but sites.csv does not name that of `photos/0-0.png`."),
+        ("path,site\nphotos/0-0.png,north\n", "unknown site 'north'; Known: east, "
+         "west"),
+        ("", "sites.csv must be a CSV file, but is none."),
+    ],
+)  # fmt: skip
+def test_predict__sites_that_cannot_be(
+    text: str,
+    reason: str,
+    tailshift: Command,
+    run: Path,
+    photos: Path,
+    book: ts.PriorBook,
+) -> None:
+    Path("sites.csv").write_text(text)
+    words = ("predict", run, photos / "0-0.png", "--book", "book.json")
+    result = tailshift(*words, "--sites", "sites.csv")
+    assert (result.code, result.err) == (2, f"error: {reason}\n")
+
+
+def test_predict__one_class_mix_at_a_time(
+    tailshift: Command, run: Path, photos: Path, book: ts.PriorBook
+) -> None:
+    def told(*options: str) -> str:
+        result: str = tailshift("predict", run, photos, *options).err
+        return result
+
+    assert told("--site", "east", "--adapt", "--book", "book.json") == (
+        "error: `adapt` and `site` each say which class mix: give one of them.\n"
+    )
+    assert told("--site", "east") == (
+        "error: `site` needs a book of priors (`book`), but there is none.\n"
+    )
+    assert told("--book", "book.json") == (
+        "error: `book` needs a site (`site`) or the site of each image (`sites`), but "
+        "there is none.\n"
+    )
+    other = ts.PriorBook(["kea", "kiwi"], [0.5, 0.5])
+    other.add("east")
+    with pytest.raises(ValueError, match="`book` must") as error:
+        ts.predict(run, photos, site="east", book=other)
+    assert str(error.value) == (
+        "`book` must have the classes of the run in their order, but has 2 ('kea', "
+        f"'kiwi'), and {run} 10 ('0', '1', '2', …)."
+    )
+
+
+def test_predict__sets_hold_the_label_as_often_as_asked(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    test = run / "predictions" / "test.safetensors"
+    options = ("--target", "uniform", "--held-out", test, "--sets", "0.95")
+    assert tailshift("predict", run, photos, *options, "-o", "sets.csv").code == 0
+    rows = _rows("sets.csv")
+    assert tuple(rows[0])[-2:] == ("set", "set_size")
+    sets = [row["set"].split("; ") for row in rows]
+    assert [str(len(names)) for names in sets] == [row["set_size"] for row in rows]
+    assert all(s[0] == row["predicted"] for s, row in zip(sets, rows, strict=True))
+    hits = [Path(r["path"]).name[0] in s for r, s in zip(rows, sets, strict=True)]
+    assert np.mean(hits) > 0.85  # nines are 45 of 270, and not a tenth
+    answers = ts.predict(run, photos, target="uniform", held_out=test, sets=0.95)
+    assert [row["set"] for row in answers.rows] == [row["set"] for row in rows]
+    assert tailshift("predict", run, photos, "--sets", "95").err == (
+        "error: `level` must be greater than 0 and less than 1, but is 95.0.\n"
+    )
+
+
+def test_predict__sets_need_held_out_logits(
+    tailshift: Command, run: Path, photos: Path
+) -> None:
+    (run / "predictions" / "val.safetensors").unlink()
+    result = tailshift("predict", run, photos, "--sets", "0.9")
+    assert result == (
+        2,
+        "",
+        f"error: {run} has no validation logits to calibrate on. Give labelled logits "
+        "(`held_out`, --held-out).\n",
+    )
+
+
 def test_estimate__from_python_as_from_the_command_line(
     tailshift: Command, run: Path, photos: Path
 ) -> None:

@@ -34,6 +34,9 @@ from tailshift.estimators import (
     Certificate as Certificate,
 )
 from tailshift.estimators import (
+    ConformalSets as ConformalSets,
+)
+from tailshift.estimators import (
     EMEstimator as EMEstimator,
 )
 from tailshift.estimators import (
@@ -41,6 +44,9 @@ from tailshift.estimators import (
 )
 from tailshift.estimators import (
     OnlineEstimator as OnlineEstimator,
+)
+from tailshift.estimators import (
+    PriorBook as PriorBook,
 )
 from tailshift.estimators import (
     RLLSEstimator as RLLSEstimator,

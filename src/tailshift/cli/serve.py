@@ -85,6 +85,29 @@ def predict(
         bool,
         typer.Option("--adapt", help="Estimate the class mix from these images."),
     ] = False,
+    site: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Answer for the mix of this site of --book."),
+    ] = None,
+    sites: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Answer for the site of each image: a CSV with the columns path,site.",
+        ),
+    ] = None,
+    book: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Book of priors for --site and --sites."),
+    ] = None,
+    sets: Annotated[
+        float | None,
+        typer.Option(
+            metavar="LEVEL",
+            help="Also give the set of classes that holds the right one this often, "
+            "e.g. 0.9.",
+        ),
+    ] = None,
     held_out: HeldOut = None,
     views: Annotated[
         Literal["one", "five_crop"] | None,
@@ -103,7 +126,8 @@ def predict(
 ) -> None:
     """Classify images under a class mix: path, class, probability, the next four.
 
-    Without --target or --adapt the answers are for the mix of the training data.
+    Without --target, --adapt or --book the answers are for the mix of the training
+    data.
     """
     from tailshift import serving
     from tailshift.serving.images import check_output, print_answers
@@ -117,6 +141,10 @@ def predict(
             images,
             target=target,
             adapt=is_adapted,
+            site=site,
+            sites=sites,
+            book=book,
+            sets=sets,
             held_out=held_out,
             views=views,
             track=_progress,

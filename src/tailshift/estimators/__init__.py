@@ -3,8 +3,10 @@
 from tailshift.calibration import ConvergenceWarning
 from tailshift.estimators.adaptation import Adaptation, ShiftTest, adapt, shift_test
 from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
+from tailshift.estimators.book import PriorBook
 from tailshift.estimators.carried import CarriedPrior, carried_prior, declared_kappa
 from tailshift.estimators.certificate import Certificate, Performance, certify
+from tailshift.estimators.conformal import ConformalSets
 from tailshift.estimators.confusion import (
     BBSEEstimator,
     ConfusionLikelihoodEstimator,
@@ -21,6 +23,7 @@ __all__ = [
     "BBSEEstimator",
     "CarriedPrior",
     "Certificate",
+    "ConformalSets",
     "ConfusionLikelihoodEstimator",
     "ConvergenceWarning",
     "EMEstimator",
@@ -28,6 +31,7 @@ __all__ = [
     "MAPEstimator",
     "OnlineEstimator",
     "Performance",
+    "PriorBook",
     "PriorEstimator",
     "RLLSEstimator",
     "ShiftTest",

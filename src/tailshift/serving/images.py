@@ -4,7 +4,7 @@ import csv
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import TextIO, TypeAlias
@@ -23,11 +23,13 @@ from tailshift.data.images import (
 )
 from tailshift.data.memory import Normalisation
 from tailshift.data.own_forms import EXTENSIONS, image_files
+from tailshift.estimators import ConformalSets, PriorBook
 from tailshift.estimators import adapt as adapt_to
 from tailshift.models.classifier import over_views
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
 from tailshift.runs.run import Run, as_run
+from tailshift.serving.sites import open_book, place_of, read_sites, sites_of
 from tailshift.storage import atomic_write, csv_cell, printable
 from tailshift.targets import SOURCE, Target
 
@@ -157,16 +159,20 @@ class Answers:
 
     Attributes:
         rows: One per image, in the order requested: ``path``, ``predicted``,
-            ``probability``, and the next four classes with theirs.
-        target_prior: :math:`p_t` that they are for, shape (C,).
+            ``probability``, and the next four classes with theirs; ``set`` and
+            ``set_size`` if sets were asked for, ``site`` if sites were named.
+        target_prior: :math:`p_t` that they are for, shape (C,); with several sites that
+            of all of them together.
         reason: Why this prior, in a sentence, if it was to be estimated; else empty.
         broken: Why each of the other images could not be read, by its path.
+        site_priors: With several sites, :math:`p_t` of each, shape (C,).
     """
 
     rows: list[AnswerRow]
     target_prior: Tensor
     reason: str
     broken: dict[str, str]
+    site_priors: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, path: PathLike) -> None:
         """Write the rows as CSV or Parquet, by the file's suffix."""
@@ -179,6 +185,10 @@ def predict(
     *,
     target: Target | None = None,
     adapt: bool = False,
+    site: str | None = None,
+    sites: Mapping[str, str] | PathLike | None = None,
+    book: PriorBook | PathLike | None = None,
+    sets: float | None = None,
     held_out: Predictions | PathLike | None = None,
     views: Views | None = None,
     track: Track = iter,
@@ -193,36 +203,132 @@ def predict(
             ``"backward:10"`` …) or a file; by default that of the training data.
         adapt: Whether to estimate the class mix from these images. It is followed only
             if the data support it.
+        site: A site of ``book`` whose mix to answer for.
+        sites: The site of each image by its path, or a CSV file with the columns
+            ``path`` and ``site``: each is answered for the mix of its own.
+        book: A book of priors, or its file, for ``site`` and ``sites``.
+        sets: Share of images whose set of classes shall hold the right one
+            (:class:`~tailshift.estimators.ConformalSets`).
         held_out: Labelled logits to calibrate on, or their file; by default the run's
-            validation logits.
+            validation logits. For ``adapt`` and ``sets``.
         views: See :func:`image_logits`; several to adapt with need the run's held-out
             logits to have them too.
         track: See :func:`image_logits`.
         announce: See :func:`~tailshift.estimators.adapt`.
     """
-    if target is not None and adapt:
+    _check_choice(target, adapt, site, sites, book)
+    run = as_run(run)
+    if (adapt or sets is not None) and held_out is None:
+        _check_views(run, views, "adapt" if adapt else "sets")
+    prior, reason = run.target_prior(SOURCE if target is None else target), ""
+    paths = image_paths(images)
+    by_path: dict[str, str] = {}
+    by_site: dict[str, Tensor] = {}
+    if book is not None:
+        opened = open_book(book, run)
+        prior = opened.prior("all" if site is None else site)
+        by_path = _by_path(paths, sites)
+        by_site = {name: opened.prior(name) for name in by_path.values()}
+    conformal = None if sets is None else ConformalSets(sets)
+    if conformal is not None:
+        conformal.fit(held_out_logits(run if held_out is None else held_out))
+    found = image_logits(run, paths, views=views, track=track)
+    if adapt:
+        prior, reason = _adapted(run, held_out, found.logits, announce)
+    rows = _rows_by_site(run, found, prior, by_path, by_site, conformal)
+    return Answers(rows, prior, reason, found.broken, by_site)
+
+
+def _check_choice(
+    target: object, adapt: bool, site: object, sites: object, book: object
+) -> None:
+    """Refuse more than one class mix, and a site or a book without the other."""
+    named = {"target": target, "adapt": adapt or None, "site": site, "sites": sites}
+    given = [name for name, value in named.items() if value is not None]
+    if given == ["target", "adapt"]:
         raise ValueError(
             "`target` names a class mix and `adapt` finds one: give one of them."
         )
-    run = as_run(run)
-    if adapt and held_out is None and views not in (None, run.config.eval.views):
+    if len(given) > 1:
+        names = " and ".join(f"`{name}`" for name in given)
+        raise ValueError(f"{names} each say which class mix: give one of them.")
+    if (site is None and sites is None) != (book is None):
+        have, lack = ("`book`", "a site (`site`) or the site of each image (`sites`)")
+        if book is None:
+            have, lack = f"`{given[0]}`", "a book of priors (`book`)"
+        raise ValueError(f"{have} needs {lack}, but there is none.")
+
+
+def _check_views(run: Run, views: Views | None, use: str) -> None:
+    if views not in (None, run.config.eval.views):
         raise ValueError(
-            f"`views` must be {run.config.eval.views!r} with `adapt`, as the run's "
+            f"`views` must be {run.config.eval.views!r} with `{use}`, as the run's "
             f"held-out logits have it, but is {views!r}. Leave one of the two out, or "
             "train with eval.views set."
         )
-    prior, reason = run.target_prior(SOURCE if target is None else target), ""
-    found = image_logits(run, image_paths(images), views=views, track=track)
-    if adapt:
-        prior, reason = _adapted(run, held_out, found.logits, announce)
-    rows = answer_rows(
-        found.paths,
-        found.logits,
-        run.class_names,
-        trained_prior=run.trained_prior,
-        target_prior=prior,
+
+
+def _by_path(
+    paths: Sequence[str], sites: Mapping[str, str] | PathLike | None
+) -> dict[str, str]:
+    """Return the site of each image by its path; nothing if none are named."""
+    if sites is None:
+        return {}
+    if isinstance(sites, Mapping):
+        known = {place_of(path): site for path, site in sites.items()}
+        source = "it"
+    else:
+        known, source = read_sites(sites), str(sites)
+    return dict(zip(paths, sites_of(paths, known, source), strict=True))
+
+
+def _rows_by_site(
+    run: Run,
+    found: ImageLogits,
+    prior: Tensor,
+    by_path: Mapping[str, str],
+    by_site: Mapping[str, Tensor],
+    conformal: ConformalSets | None,
+) -> list[AnswerRow]:
+    """Return the rows in the order of the images, each for the mix of its site."""
+    groups: dict[str, list[int]] = {}
+    for i, path in enumerate(found.paths):
+        groups.setdefault(by_path.get(path, ""), []).append(i)
+    rows: dict[int, AnswerRow] = {}
+    for name, chosen in groups.items():
+        q, f = by_site.get(name, prior), found.logits[chosen]
+        answers = answer_rows(
+            [found.paths[i] for i in chosen],
+            f,
+            run.class_names,
+            trained_prior=run.trained_prior,
+            target_prior=q,
+        )
+        if conformal is not None:
+            _add_sets(answers, conformal, f, q, run.class_names)
+        site: AnswerRow = {"site": name} if by_path else {}
+        rows |= {i: row | site for i, row in zip(chosen, answers, strict=True)}
+    return [rows[i] for i in range(len(rows))]
+
+
+def _add_sets(
+    rows: Sequence[AnswerRow],
+    conformal: ConformalSets,
+    logits: Tensor,
+    target_prior: Tensor,
+    class_names: Sequence[str],
+) -> None:
+    """Add to each row the classes of its set, the likeliest first, and their number."""
+    are_in = conformal.sets(logits, target_prior)  # (N, C)
+    g = post_compensate(
+        logits.double(),
+        trained_prior=conformal.trained_prior_,
+        target_prior=target_prior,
     )
-    return Answers(rows, prior, reason, found.broken)
+    order = g.argsort(dim=1, descending=True).tolist()
+    for row, is_in, classes in zip(rows, are_in.tolist(), order, strict=True):
+        names = [class_names[c] for c in classes if is_in[c]]
+        row |= {"set": "; ".join(names), "set_size": len(names)}
 
 
 def _adapted(
@@ -342,7 +448,9 @@ def print_answers(file: TextIO, rows: Sequence[AnswerRow]) -> None:
 
 
 def _text(value: str | float) -> str:
-    return csv_cell(value) if isinstance(value, str) else f"{value:.6f}"
+    if isinstance(value, str):
+        return csv_cell(value)
+    return str(value) if isinstance(value, int) else f"{value:.6f}"
 
 
 def _write_parquet(path: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
