@@ -339,8 +339,9 @@ def fill(rows: list[dict[str, str]]) -> None:
     for part, table in TABLES.items():
         own = [r for r in rows if r["part"] == part]
         if own:
+            mark = f"<!-- certificate {part}"
             text = re.sub(
-                rf"(<!-- {part}: begin -->\n).*?(<!-- {part}: end -->)",
+                rf"({mark}: begin -->\n).*?({mark}: end -->)",
                 lambda m, own=own, table=table: f"{m[1]}\n{table(own)}\n\n{m[2]}",
                 text,
                 flags=re.DOTALL,
