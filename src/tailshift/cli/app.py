@@ -20,7 +20,7 @@ from tailshift.storage import atomic_write, ending_on_signals, printable
 
 COMMANDS = (
     *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),
-    *("estimate", "predict", "export", "reproduce", "list"),
+    *("estimate", "predict", "export", "serve", "reproduce", "list"),
 )
 """The commands in the order of the work, as the help lists them."""
 
