@@ -278,14 +278,16 @@ async def _fields(
     parser.spool_max_size = limits.upload_bytes  # nothing goes to the disk
     try:
         form = await parser.parse()
-        return [
+        fields = [
             (name, value if isinstance(value, str) else await value.read())
             for name, value in form.multi_items()
         ]
+        await form.close()
     except MultiPartException as error:
         raise _form_error(error.message, limits) from None
     except Exception:  # the headers of a part may raise almost anything
         raise _form_error("it is malformed", limits) from None
+    return fields
 
 
 def _form_error(reason: str, limits: Limits) -> RequestError:

@@ -252,7 +252,8 @@ class Sites:
     def approve(self, name: str, origin: Literal["estimate", "training"]) -> None:
         """Answer for the estimate of now, or for the training mix, until told again."""
         with self._lock:
-            mix = self.get(name).estimate if origin == "estimate" else self.source_prior
+            known = self.get(name)
+            mix = known.estimate if origin == "estimate" else self.source_prior
             if mix is None:
                 raise NoEstimateError(
                     f"`mix` must be 'training' as long as {name!r} has no estimate, "
