@@ -89,6 +89,8 @@ PUBLIC = (
     "RLLSEstimator",
     "OnlineEstimator.update",
     "adapt",
+    "PriorBook.add",
+    "PriorBook.prior",
     "train",
     "load",
     "Run.model",

@@ -40,6 +40,9 @@ from tailshift.estimators import (
     OnlineEstimator as OnlineEstimator,
 )
 from tailshift.estimators import (
+    PriorBook as PriorBook,
+)
+from tailshift.estimators import (
     RLLSEstimator as RLLSEstimator,
 )
 from tailshift.estimators import (

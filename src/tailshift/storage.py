@@ -413,16 +413,14 @@ class EditedFileError(ValueError):
     Args:
         path: The file.
         keys: The keys whose values differ; none if the checksum itself is gone.
+        remedy: How to fix it, a sentence.
     """
 
-    def __init__(self, path: Path, keys: list[str]) -> None:
+    def __init__(self, path: Path, keys: list[str], remedy: str) -> None:
         do = "do" if len(keys) > 1 else "does"
         names = ", ".join(f"`{key[:40]}`" for key in keys[:8])
         what = f"{names} {do} not fit the checksum" if keys else "its checksum is gone"
-        super().__init__(
-            f"{path} was edited after it was written: {what}. Undo the edit, or train "
-            "the run again with --force."
-        )
+        super().__init__(f"{path} was edited after it was written: {what}. {remedy}")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -456,8 +454,15 @@ def json_text(content: Any, indent: int | None = None) -> str:
     return text if is_text else json.dumps(content, indent=indent)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+TRAIN_AGAIN = "Undo the edit, or train the run again with --force."
+
+
+def read_json(path: Path, *, remedy: str = TRAIN_AGAIN) -> dict[str, Any]:
     """Return the mapping in a JSON file, after checking its checksum if it has one.
+
+    Args:
+        path: The file.
+        remedy: How to fix a file that was edited, a sentence.
 
     Raises:
         EditedFileError: If a value was changed since `write_json` wrote it, or the
@@ -475,17 +480,17 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object, but does not.")
     if stored is not None:
-        _check_seals(path, seals, stored)
+        _check_seals(path, seals, stored, remedy)
     elif mark is not None:  # files of version 0.1 have neither
-        raise EditedFileError(path, [])
+        raise EditedFileError(path, [], remedy)
     return plain
 
 
-def _check_seals(path: Path, seals: dict[str, str], stored: Any) -> None:
+def _check_seals(path: Path, seals: dict[str, str], stored: Any, remedy: str) -> None:
     asked = stored if isinstance(stored, dict) else {CHECKSUM: ""}
     keys = [key for key in {**seals, **asked} if seals.get(key) != asked.get(key)]
     if keys:
-        raise EditedFileError(path, keys)
+        raise EditedFileError(path, keys, remedy)
 
 
 def _seals(content: Mapping[str, Any]) -> dict[str, str]:

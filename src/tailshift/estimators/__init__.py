@@ -3,6 +3,7 @@
 from tailshift.calibration import ConvergenceWarning
 from tailshift.estimators.adaptation import Adaptation, ShiftTest, adapt, shift_test
 from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
+from tailshift.estimators.book import PriorBook
 from tailshift.estimators.carried import CarriedPrior, carried_prior, declared_kappa
 from tailshift.estimators.confusion import (
     BBSEEstimator,
@@ -25,6 +26,7 @@ __all__ = [
     "FewSamplesWarning",
     "MAPEstimator",
     "OnlineEstimator",
+    "PriorBook",
     "PriorEstimator",
     "RLLSEstimator",
     "ShiftTest",

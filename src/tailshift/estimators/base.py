@@ -15,6 +15,7 @@ from torch import Tensor
 from tailshift import calibration
 from tailshift.checks import ArrayLike, as_tensor, check_logits, check_sample_labels
 from tailshift.compensation import log_prior_ratio
+from tailshift.estimators import information
 from tailshift.estimators.posteriors import Logits, Posteriors
 from tailshift.priors import VectorLike, as_prior, from_counts
 from tailshift.registry import Registry
@@ -181,11 +182,7 @@ class PriorEstimator(ABC):
         Held-out and unlabelled samples are both drawn anew. It holds the estimate, and
         is computed when it is first asked for.
         """
-        if not hasattr(self, "_samples"):
-            raise RuntimeError(
-                f"This {type(self).__name__} has no estimate yet. "
-                "Call estimate(logits) with unlabelled data first."
-            )
+        self._check_estimated()
         if self._interval is None:
             low, high = bootstrap_interval(
                 self._replicate,
@@ -196,6 +193,28 @@ class PriorEstimator(ABC):
                 [low.minimum(self.prior_), high.maximum(self.prior_)]
             )
         return self._interval
+
+    @property
+    def effective_samples_(self) -> float:
+        """Number of labels that would tell the prior as well as the last samples did.
+
+        It is that of the likelihood; an estimator that uses less of it knows less.
+        See :func:`~tailshift.estimators.information.effective_samples`.
+        """
+        self._check_estimated()
+        N, C = self._samples.num_samples, self._samples.num_classes
+        weights = self._sample_weights()
+        rows = torch.arange(N)
+        most = max(1, information.SUMMED_ELEMENTS // C)
+        if most < N:
+            rows = rows[:: -(-N // most)]  # every second, third …
+        return information.effective_samples(
+            self._samples.rows(rows, torch.float64),
+            self.prior_,
+            self.denominator_,
+            self.counts_,
+            weights[rows] * (weights.sum() / weights[rows].sum()),
+        )
 
     def posterior(self, logits: Tensor) -> Tensor:
         """Return calibrated posteriors for the source prior, float64, (N, C)."""
@@ -245,6 +264,17 @@ class PriorEstimator(ABC):
                 f"This {type(self).__name__} is not fitted. "
                 "Call fit(logits, labels) with held-out source data first."
             )
+
+    def _check_estimated(self) -> None:
+        if not hasattr(self, "_samples"):
+            raise RuntimeError(
+                f"This {type(self).__name__} has no estimate yet. "
+                "Call estimate(logits) with unlabelled data first."
+            )
+
+    def _sample_weights(self) -> Tensor:
+        """Return how much each of the last samples counts, shape (N,)."""
+        return torch.ones(self._samples.num_samples, dtype=torch.float64)
 
     def _report(self, num_iter: int, converged: bool) -> None:
         self.num_iter_, self.converged_ = num_iter, converged

@@ -100,6 +100,9 @@ class OnlineEstimator(TiltEstimator):
         self._report(num_iter, converged)
         return q[:, 0]
 
+    def _sample_weights(self) -> Tensor:
+        return self._weights[:, 0]
+
     def _replicate(self, weights: Tensor, held_out_weights: Tensor) -> Tensor:
         return self._follow(
             self._weights * weights, self._denominators(held_out_weights)
