@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 from tailshift import Run
+from tailshift.estimators import PriorBook
 
 pytest.importorskip("fastapi")
 pytest.importorskip("onnxruntime")
@@ -202,7 +203,8 @@ LIMITS = {
     "queued_images": (
         {"queued_images": 1},
         429,
-        "at most 1 images may wait for the model, but 0 do and 2 came. Try again later.",
+        "at most 1 images may wait for the model, but 0 do and 2 came. Try again "
+        "later.",
     ),
     "sites": (
         {"sites": 0},
@@ -371,6 +373,32 @@ def test_sites__an_unknown_one(connect: Connect, body: Any) -> None:
             "`site` must be one whose images have come or that the book names, but "
             "'harbor' is not; did you mean 'harbour'?",
         )
+
+
+def test_sites__a_book_is_answered_for_and_approval_comes_before_it(
+    connect: Connect, trained: Run, body: Any, tmp_path: Path
+) -> None:
+    book = PriorBook(trained.class_names, trained.source_prior)
+    book.add("harbour", counts=list(range(1, 11)))
+    book.save(tmp_path / "book.json")
+    client = connect(held_out=None, book=tmp_path / "book.json")
+    [known] = client.get("/sites").json()["sites"]
+    assert (known["site"], known["mix_from"]) == ("harbour", "book")
+    answer = _send(client, body, [0], "harbour")
+    assert answer["mix"]["from"] == "book"
+    np.testing.assert_allclose(answer["mix"]["shares"], book.prior("harbour"))
+    client.post("/approve", json={"site": "harbour", "mix": "training"})
+    assert _send(client, body, [0], "harbour")["mix"]["from"] == "approved"
+    assert _send(client, body, [0], "elsewhere")["mix"]["from"] == "training"
+
+
+def test_open__a_book_of_other_classes(connect: Connect) -> None:
+    with pytest.raises(ValueError, match="book") as error:
+        connect(held_out=None, book=PriorBook(["kea", "kiwi"], [0.5, 0.5]))
+    assert str(error.value) == (
+        "`book` must have the 10 classes of the model in their order, but has 2 that "
+        "differ from them."
+    )
 
 
 def test_guard__token(connect: Connect, body: Any) -> None:

@@ -207,6 +207,10 @@ def serve(
             metavar="RUN|MODEL", help="A run directory, or a file of `export`."
         ),
     ],
+    book: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Class mixes of known sites (PriorBook)."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port; 0: a free one.")
@@ -235,7 +239,9 @@ def serve(
         inference.needed(package)
     from tailshift.serving import server
 
-    service = server.open_service(source, held_out=held_out, state=state, adapt=adapt)
+    service = server.open_service(
+        source, held_out=held_out, book=book, state=state, adapt=adapt
+    )
     if service.reason:
         print_note(service.reason)
     if state is None:

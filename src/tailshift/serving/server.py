@@ -32,9 +32,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from torch import Tensor
 
 from tailshift.data.images import BrokenImageError
+from tailshift.estimators import PriorBook
 from tailshift.predictions import Predictions
 from tailshift.priors import class_ids
 from tailshift.registry import did_you_mean
@@ -737,7 +737,7 @@ def open_service(
     source: Run | PathLike,
     *,
     held_out: Predictions | PathLike | None = None,
-    book: Callable[[str], Tensor | None] | None = None,
+    book: PriorBook | PathLike | None = None,
     state: Path | None = None,
     adapt: Adapt = "approve",
     half_life: float = 1000.0,
@@ -750,7 +750,7 @@ def open_service(
         source: A finished run or its directory, or a file of ``tailshift export``.
         held_out: Labelled logits to calibrate on, or their file; by default the run's
             validation logits. Without any, no mix is estimated.
-        book: Mix of a site that is known beforehand, or None for any other.
+        book: Mixes of sites that are known beforehand, or their file.
         state: SQLite file that keeps the sites; None keeps them in memory.
         adapt: Whose word changes the mix of a new site.
         half_life: Number of images after which one counts half in an estimate.
@@ -768,12 +768,27 @@ def open_service(
         source_prior=model.source_prior,
         probe=model.probe(),
         held_out=known,
-        book=(lambda site: None) if book is None else book,
+        book=_mixes(book, model.class_names),
         adapt=adapt,
         half_life=half_life,
         most_sites=limits.sites,
     )
     return Service(model, sites, limits=limits, reason=reason)
+
+
+def _mixes(
+    book: PriorBook | PathLike | None, class_names: tuple[str, ...]
+) -> dict[str, Vector]:
+    """Return the mix of each site of a book."""
+    if book is None:
+        return {}
+    book = book if isinstance(book, PriorBook) else PriorBook.load(book)
+    if tuple(book.class_names) != class_names:
+        raise ValueError(
+            f"`book` must have the {len(class_names)} classes of the model in their "
+            f"order, but has {len(book.class_names)} that differ from them."
+        )
+    return {site: book.prior(site).numpy() for site in book.sites}
 
 
 def _as_model(source: Run | PathLike, threads: int) -> OnnxModel:

@@ -4,7 +4,7 @@ import sqlite3
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from tailshift.checks import ArrayLike
 from tailshift.estimators import (
@@ -156,7 +155,7 @@ class Sites:
         source_prior: :math:`p_s` of the training data, shape (C,).
         probe: Logits of a fixed picture, which tell another model's file, shape (C,).
         held_out: Labelled logits of the same model; None estimates nothing.
-        book: Mix of a site that is known beforehand, or None for any other.
+        book: Mixes of sites that are known beforehand, each (C,).
         adapt: Whose word changes the mix of a new site.
         half_life: Number of images after which one counts half.
         most_sites: Number of sites that are kept.
@@ -170,7 +169,7 @@ class Sites:
         source_prior: Vector,
         probe: Logits,
         held_out: Predictions | None = None,
-        book: Callable[[str], Tensor | None] = lambda site: None,
+        book: Mapping[str, Vector] | None = None,
         adapt: Adapt = "approve",
         half_life: float = 1000.0,
         most_sites: int = 1000,
@@ -178,7 +177,7 @@ class Sites:
         self.class_names, self.source_prior = class_names, source_prior
         self.default_adapt, self.most_sites = check_adapt(adapt), most_sites
         self.fault = ""
-        self._book = book
+        self._book = {} if book is None else dict(book)
         self._lock, self._file_lock = threading.RLock(), threading.RLock()
         longest = max(1, MOST_WINDOW // len(class_names))
         self._half_life = min(half_life, longest / HALF_LIVES)
@@ -198,9 +197,9 @@ class Sites:
         return self._half_life
 
     def names(self) -> list[str]:
-        """Return the names of the sites whose images have come or that were set."""
+        """Return the names of the sites whose images have come or that a book names."""
         with self._lock:
-            return sorted(self._sites)
+            return sorted({*self._sites, *self._book})
 
     def get(self, name: str) -> Site:
         """Return a site.
@@ -209,8 +208,8 @@ class Sites:
             UnknownSiteError: If nothing is known of it.
         """
         with self._lock:
-            if name not in self._sites and self._book(name) is None:
-                hint = did_you_mean(name, sorted(self._sites)) or "."
+            if name not in self._sites and name not in self._book:
+                hint = did_you_mean(name, self.names()) or "."
                 raise UnknownSiteError(
                     "`site` must be one whose images have come or that the book names, "
                     f"but {name!r} is not{hint}"
@@ -225,9 +224,8 @@ class Sites:
                 return Mix(site.estimate, "estimate")
             if site.adapt == "approve" and site.approved is not None:
                 return Mix(site.approved, "approved")
-        known = self._book(name)
-        if known is not None:
-            return Mix(known.double().numpy(), "book")
+        if name in self._book:
+            return Mix(self._book[name], "book")
         return Mix(self.source_prior, "training")
 
     def check_room(self, name: str) -> None:
@@ -533,16 +531,20 @@ def _opened(
     path: Path | None, class_names: tuple[str, ...], probe: Logits
 ) -> sqlite3.Connection:
     """Return the database, with its tables, held by this process alone."""
-    file = sqlite3.connect(
-        ":memory:" if path is None else path, timeout=1.0, check_same_thread=False
-    )
+    name = ":memory:" if path is None else path
     with _naming(path):
-        file.execute("PRAGMA locking_mode = EXCLUSIVE")
-        file.execute("PRAGMA journal_mode = WAL")
-        file.execute("PRAGMA synchronous = NORMAL")
-        file.executescript(SCHEMA)
-        with file:
-            _check_model(file, path, "\n".join(class_names), probe)
+        file = sqlite3.connect(name, timeout=1.0, check_same_thread=False)
+    try:
+        with _naming(path):
+            file.execute("PRAGMA locking_mode = EXCLUSIVE")
+            file.execute("PRAGMA journal_mode = WAL")
+            file.execute("PRAGMA synchronous = NORMAL")
+            file.executescript(SCHEMA)
+            with file:
+                _check_model(file, path, "\n".join(class_names), probe)
+    except ValueError:
+        file.close()
+        raise
     return file
 
 
