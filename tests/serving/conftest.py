@@ -2,8 +2,11 @@
 
 import base64
 import io
+import os
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,6 +101,33 @@ def _serving(app: Any) -> Iterator[str]:
 def serving() -> Callable[[Any], Any]:
     """Serve an app on a free port of this machine while a block lasts."""
     return _serving
+
+
+@contextmanager
+def _started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start the command and yield it with its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tailshift", "serve", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        if not address:
+            raise AssertionError(process.communicate()[1])
+        yield process, address.rstrip("/")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., Any]:
+    """Run `tailshift serve` in a process of its own while a block lasts."""
+    return _started
 
 
 @pytest.fixture(scope="session")

@@ -1,16 +1,11 @@
 """The server as a process of its own: killed under load, it goes on where it was."""
 
 import json
-import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +17,6 @@ for package in ("fastapi", "onnxruntime", "python_multipart", "uvicorn"):
     pytest.importorskip(package)
 
 Arguments = tuple[object, ...]
-
-
-@contextmanager
-def _started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Start the command and yield it with its address."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tailshift", "serve", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    )
-    try:
-        assert process.stdout is not None
-        address = process.stdout.readline().strip()
-        if not address:
-            raise AssertionError(process.communicate()[1])
-        yield process, address.rstrip("/")
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def _ask(address: str, path: str, content: Any = None) -> Any:
@@ -62,7 +36,12 @@ def _wait_for(condition: Any, seconds: float = 60) -> None:
 
 
 def test_serve__killed_under_load_goes_on(
-    trained: Run, model_file: Path, body: Any, rows_of: Any, tmp_path: Path
+    trained: Run,
+    model_file: Path,
+    body: Any,
+    rows_of: Any,
+    start: Any,
+    tmp_path: Path,
 ) -> None:
     state, sent, stop = tmp_path / "sites.sqlite", [0], threading.Event()
     trained.predictions("val").save(tmp_path / "val.safetensors")
@@ -85,7 +64,7 @@ def test_serve__killed_under_load_goes_on(
     def harbour(address: str) -> Any:
         return _ask(address, "/site?site=harbour")
 
-    with _started(*command) as (process, address):
+    with start(*command) as (process, address):
         clients = [threading.Thread(target=load, args=(address,)) for _ in range(3)]
         for client in clients:
             client.start()
@@ -100,7 +79,7 @@ def test_serve__killed_under_load_goes_on(
     file = sqlite3.connect(state)
     assert file.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     file.close()
-    with _started(*command) as (process, address):
+    with start(*command) as (process, address):
         site = harbour(address)
         assert seen_before <= site["summary"]["images_seen"] <= sent[0] + 3 * 32
         assert site["estimate"] is not None

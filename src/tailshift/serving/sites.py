@@ -320,8 +320,10 @@ class Sites:
         """Return what a person should know of a site, in sentences."""
         site, mix = self.get(name), self.mix(name)
         alarms = [self.fault] if self.fault else []
-        if site.estimate is None or not site.is_supported:
+        if site.estimate is None or site.p_value is None or site.p_value > LEVEL:
             return alarms
+        if not site.is_supported:
+            return [*alarms, f"{site.reason[:1].upper()}{site.reason[1:]}"]
         gap = 0.5 * np.abs(site.estimate - mix.shares).sum()
         if gap >= MOVED:
             kind = {"training": "training mix", "book": "mix of the book"}
