@@ -50,6 +50,7 @@ class Network(torch.nn.Module):
         self.model = resnet18(num_classes=100)
 
     def forward(self, images, target_prior):
+        """Return logits and probabilities; the prior is an input without effect."""
         f = self.model(images.float() / 255) + target_prior.log() * 0
         return f, f.softmax(dim=1)
 
@@ -156,6 +157,7 @@ def alone(service: Service, session) -> float:
 
 
 def main() -> None:
+    """Run the trials."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--requests", type=int, default=60)

@@ -8,7 +8,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -18,7 +17,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, Field
-from torch import Tensor
 
 from tailshift.data.images import (
     FORMATS,
@@ -79,6 +77,10 @@ class OnnxModel:
         self.class_names = tuple(facts.class_names)
         self.source_prior = np.array(facts.source_prior)
         self.trained_prior = np.array(facts.trained_prior)
+        has_margin = facts.resized > facts.image_size
+        fit = facts.fit or ("margin" if has_margin else "crop")
+        # Now, not with the first image: it imports torchvision, which takes seconds.
+        self._transform = Preparation(facts.image_size, fit=fit).evaluation()
         self._inputs, built_in = self._target(path)
         # What the graph adds to the network's logits is taken off again.
         self._ratio = np.log(self.trained_prior) - np.log(built_in)
@@ -125,13 +127,6 @@ class OnnxModel:
         noise = rng.integers(0, 256, (1, channels, size, size), dtype=np.uint8)
         found: Logits = self.logits(noise)[0]
         return found
-
-    @cached_property
-    def _transform(self) -> Callable[[Image.Image], Tensor]:
-        facts = self._facts
-        has_margin = facts.resized > facts.image_size
-        fit = facts.fit or ("margin" if has_margin else "crop")
-        return Preparation(facts.image_size, fit=fit).evaluation()
 
     def _target(self, path: PathLike) -> tuple[dict[str, Any], Vector]:
         """Return the input that a mix is, if it is one, and the built-in mix."""
@@ -270,9 +265,9 @@ class Batcher:
         while True:
             await self._gather(loop)
             batch = self._take()
-            pixels = np.concatenate([entry.pixels for entry in batch])
-            self.sizes[len(pixels)] += 1
             try:
+                pixels = np.concatenate([entry.pixels for entry in batch])
+                self.sizes[len(pixels)] += 1
                 f = await loop.run_in_executor(self._thread, self._run, pixels)
             except Exception as error:
                 self._fail(batch, error)
