@@ -27,7 +27,7 @@ from tailshift.data.images import (
 )
 from tailshift.serving.images import LUMA, PathLike
 from tailshift.serving.messages import RequestError
-from tailshift.serving.sites import Logits, Vector
+from tailshift.serving.sites import LogitRows, Vector
 from tailshift.storage import cut
 
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -85,13 +85,13 @@ class OnnxModel:
         # What the graph adds to the network's logits is taken off again.
         self._ratio = np.log(self.trained_prior) - np.log(built_in)
 
-    def logits(self, pixels: Pixels) -> Logits:
+    def logits(self, pixels: Pixels) -> LogitRows:
         """Return the network's own logits (N, C) of pixels (N, channels, H, W)."""
         [f] = self._session.run(["logits"], {"images": pixels} | self._inputs)
-        found: Logits = (f + self._ratio).astype(np.float32)
+        found: LogitRows = (f + self._ratio).astype(np.float32)
         return found
 
-    def probs(self, logits: Logits, mix: Vector) -> Vector:
+    def probs(self, logits: LogitRows, mix: Vector) -> Vector:
         """Return probabilities (N, C) under a mix (C,)."""
         with np.errstate(divide="ignore"):
             g = logits - np.log(self.trained_prior) + np.log(mix)
@@ -120,12 +120,12 @@ class OnnxModel:
             pixels = (pixels * luma).sum(dim=0, keepdim=True).round().to(torch.uint8)
         return pixels.numpy()
 
-    def probe(self) -> Logits:
+    def probe(self) -> LogitRows:
         """Return the logits (C,) of a fixed picture, which tell two models apart."""
         size, channels = self._facts.image_size, self._facts.in_channels
         rng = np.random.default_rng(0)
         noise = rng.integers(0, 256, (1, channels, size, size), dtype=np.uint8)
-        found: Logits = self.logits(noise)[0]
+        found: LogitRows = self.logits(noise)[0]
         return found
 
     def _target(self, path: PathLike) -> tuple[dict[str, Any], Vector]:
@@ -199,7 +199,7 @@ def _check_pixels(encoded: bytes, most_pixels: int) -> None:
 
 class _Waiting(NamedTuple):
     pixels: Pixels
-    logits: asyncio.Future[Logits]
+    logits: asyncio.Future[LogitRows]
     since: float
 
 
@@ -218,7 +218,7 @@ class Batcher:
 
     def __init__(
         self,
-        run: Callable[[Pixels], Logits],
+        run: Callable[[Pixels], LogitRows],
         *,
         size: int = 32,
         wait: float = 0.005,
@@ -231,7 +231,7 @@ class Batcher:
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "tailshift-model")
 
-    async def __call__(self, pixels: Pixels) -> Logits:
+    async def __call__(self, pixels: Pixels) -> LogitRows:
         """Return the logits (N, C) of pixels (N, channels, H, W).
 
         Raises:
@@ -294,7 +294,7 @@ class Batcher:
         self.num_waiting -= count
         return batch
 
-    def _answer(self, batch: list[_Waiting], f: Logits) -> None:
+    def _answer(self, batch: list[_Waiting], f: LogitRows) -> None:
         start = 0
         for pixels, future, _ in batch:
             if not future.done():  # its client may be gone

@@ -14,7 +14,7 @@ from tailshift.storage import cut, printable
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-MOST_JSON = 2**16  # bytes of a request that carries no image
+MOST_BODY = 2**16  # bytes of a request that carries no image
 MOST_NAME = 100  # characters of a site's name
 
 
@@ -58,7 +58,7 @@ class RequestError(Exception):
         self.status, self.limit = status, limit
 
 
-T = TypeVar("T", bound=BaseModel)
+Body = TypeVar("Body", bound=BaseModel)
 SiteName = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -203,7 +203,7 @@ def check_site(name: str) -> str:
     return name
 
 
-def read_json(kind: type[T], body: bytes | str) -> T:
+def parse_body(kind: type[Body], body: bytes | str) -> Body:
     """Return a request that JSON holds, and refuse any other in a sentence."""
     try:
         return kind.model_validate_json(body)
@@ -217,7 +217,7 @@ def read_json(kind: type[T], body: bytes | str) -> T:
 
 def from_json(body: bytes) -> Given:
     """Return what JSON holds: base64 in `images`, and `site` or `mix`."""
-    given = read_json(PredictRequest, body)
+    given = parse_body(PredictRequest, body)
     images = []
     for i, text in enumerate(given.images):
         try:
@@ -255,7 +255,7 @@ async def from_form(request: "Request", body: bytes, limits: Limits) -> Given:
     if mix is None:
         return Given(images, texts.get("site"), None)
     # Inside an object, so that a fault is named after it.
-    shares = read_json(_MixField, f'{{"mix": {mix}}}').mix
+    shares = parse_body(_MixField, f'{{"mix": {mix}}}').mix
     return Given(images, texts.get("site"), shares)
 
 
@@ -273,7 +273,7 @@ async def _fields(
         stream(),
         max_files=limits.images,
         max_fields=2,
-        max_part_size=MOST_JSON,
+        max_part_size=MOST_BODY,
     )
     parser.spool_max_size = limits.upload_bytes  # nothing goes to the disk
     try:

@@ -19,7 +19,7 @@ from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -43,12 +43,13 @@ from tailshift.serving.export import export_onnx
 from tailshift.serving.images import TOP, PathLike, held_out_logits
 from tailshift.serving.inference import Batcher, OnnxModel, Pixels
 from tailshift.serving.messages import (
-    MOST_JSON,
+    MOST_BODY,
     MOST_NAME,
     AdaptRequest,
     Answer,
     AnsweredMix,
     ApproveRequest,
+    Body,
     Given,
     Health,
     Limits,
@@ -66,11 +67,11 @@ from tailshift.serving.messages import (
     from_form,
     from_json,
     quoted,
-    read_json,
+    parse_body,
 )
 from tailshift.serving.sites import (
     Adapt,
-    Logits,
+    LogitRows,
     Mix,
     NoEstimateError,
     Sites,
@@ -80,7 +81,6 @@ from tailshift.serving.sites import (
 )
 from tailshift.storage import cut, printable
 
-T = TypeVar("T", bound=BaseModel)
 ASGI: TypeAlias = Callable[..., Any]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -95,7 +95,7 @@ FLUSH_SECONDS, REFRESH_SECONDS = 1.0, 2.0
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class Metrics:
+class ServerMetrics:
     """Counts for Prometheus."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Service:
     ) -> None:
         self.model, self.sites, self.reason = model, sites, reason
         self.limits = Limits() if limits is None else limits
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self.batcher = Batcher(
             model.logits, size=batch_size, wait=wait, most=self.limits.queued_images
         )
@@ -239,7 +239,7 @@ class Service:
     async def receive(
         self,
         request: Request,
-        most: int = MOST_JSON,
+        most: int = MOST_BODY,
         hold: Callable[[int], None] = lambda count: None,
     ) -> bytes:
         """Return the body of a request, within the limits."""
@@ -423,7 +423,7 @@ class Service:
                 raise result
         return np.stack(found)  # type: ignore[arg-type] # no exception is left
 
-    def _answers(self, logits: Logits, mix: Vector) -> list[Answer]:
+    def _answers(self, logits: LogitRows, mix: Vector) -> list[Answer]:
         probs = self.model.probs(logits, mix)
         order = np.argsort(-probs, axis=1, kind="stable")[:, :TOP]
         answers = []
@@ -454,7 +454,7 @@ class Guard:
         metrics: Counts the requests.
     """
 
-    def __init__(self, app: ASGI, *, token: str = "", metrics: Metrics) -> None:
+    def __init__(self, app: ASGI, *, token: str = "", metrics: ServerMetrics) -> None:
         self._app, self._token, self._metrics = app, token, metrics
 
     async def __call__(self, scope: Any, receive: ASGI, send: ASGI) -> None:
@@ -607,7 +607,7 @@ class Routes:
         text = service.metrics.text(service.batcher, service.sites)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
-    async def _read(self, request: Request, kind: type[T]) -> T:
+    async def _read(self, request: Request, kind: type[Body]) -> Body:
         given = request.headers.get("content-type", "").partition(";")[0].strip()
         if given.lower() != "application/json":  # which no form of a page can send
             raise RequestError(
@@ -615,7 +615,7 @@ class Routes:
                 "`Content-Type` must be application/json, but is "
                 f"{quoted(given) if given else 'missing'}.",
             )
-        found = read_json(kind, await self._service.receive(request))
+        found = parse_body(kind, await self._service.receive(request))
         check_site(getattr(found, "site"))  # noqa: B009 (of both kinds)
         return found
 

@@ -34,9 +34,9 @@ MixFrom: TypeAlias = Literal["training", "book", "approved", "estimate", "reques
 """Where a mix comes from that an answer is for."""
 
 Vector: TypeAlias = NDArray[np.float64]
-Logits: TypeAlias = NDArray[np.float32]
+LogitRows: TypeAlias = NDArray[np.float32]
 
-LEVEL = 0.01  # the test is done again and again: stricter than `adapt`'s 5 %
+SHIFT_LEVEL = 0.01  # the test is done again and again: stricter than `adapt`'s 5 %
 FEWEST = 50  # images, before a site's stream is judged
 MOST_WINDOW = 2**23  # logits of a site that are kept: 32 MB
 MOST_HISTORY = 200  # judgements of a site that are kept
@@ -81,7 +81,7 @@ class Judgement(NamedTuple):
 
 
 @dataclass
-class Site:
+class SiteState:
     """What is known of a site; its window of logits is in the database."""
 
     name: str
@@ -120,7 +120,7 @@ class Site:
     reason: str = ""
     """Why, in a sentence."""
 
-    pending: list[Logits] = field(default_factory=list)
+    pending: list[LogitRows] = field(default_factory=list)
     """Logits that are not yet in the database."""
 
     is_stale: bool = False
@@ -167,7 +167,7 @@ class Sites:
         *,
         class_names: tuple[str, ...],
         source_prior: Vector,
-        probe: Logits,
+        probe: LogitRows,
         held_out: Predictions | None = None,
         book: Mapping[str, Vector] | None = None,
         adapt: Adapt = "approve",
@@ -201,7 +201,7 @@ class Sites:
         with self._lock:
             return sorted({*self._sites, *self._book})
 
-    def get(self, name: str) -> Site:
+    def get(self, name: str) -> SiteState:
         """Return a site.
 
         Raises:
@@ -214,12 +214,12 @@ class Sites:
                     "`site` must be one whose images have come or that the book names, "
                     f"but {name!r} is not{hint}"
                 )
-            return self._sites.get(name) or Site(name, self.default_adapt)
+            return self._sites.get(name) or SiteState(name, self.default_adapt)
 
     def mix(self, name: str) -> Mix:
         """Return the mix to answer for at a site that may be new."""
         with self._lock:
-            site = self._sites.get(name) or Site(name, self.default_adapt)
+            site = self._sites.get(name) or SiteState(name, self.default_adapt)
             if site.adapt == "auto" and site.estimate is not None and site.is_supported:
                 return Mix(site.estimate, "estimate")
             if site.adapt == "approve" and site.approved is not None:
@@ -237,7 +237,7 @@ class Sites:
                     "already, the most that are kept, but is new."
                 )
 
-    def record(self, name: str, logits: Logits) -> None:
+    def record(self, name: str, logits: LogitRows) -> None:
         """Take logits (N, C) of a site's images, which carry the trained prior."""
         with self._lock:
             site = self._own(name)
@@ -294,7 +294,7 @@ class Sites:
             for site in stale:
                 self._estimate(site, self._judge)
 
-    def window(self, name: str) -> Logits:
+    def window(self, name: str) -> LogitRows:
         """Return the logits of a site's latest images, shape (N, C)."""
         query = "SELECT logits FROM windows WHERE site = ? ORDER BY upto"
         with self._file_lock:
@@ -320,7 +320,7 @@ class Sites:
         """Return what a person should know of a site, in sentences."""
         site, mix = self.get(name), self.mix(name)
         alarms = [self.fault] if self.fault else []
-        if site.estimate is None or site.p_value is None or site.p_value > LEVEL:
+        if site.estimate is None or site.p_value is None or site.p_value > SHIFT_LEVEL:
             return alarms
         if not site.is_supported:
             return [*alarms, f"{site.reason[:1].upper()}{site.reason[1:]}"]
@@ -340,20 +340,20 @@ class Sites:
         with self._file_lock:
             self._file.close()
 
-    def _own(self, name: str) -> Site:
+    def _own(self, name: str) -> SiteState:
         """Return a site that is about to change, made anew if need be."""
         self.check_room(name)
-        site = self._sites.setdefault(name, Site(name, self.default_adapt))
+        site = self._sites.setdefault(name, SiteState(name, self.default_adapt))
         site.is_changed = True
         return site
 
-    def _put_back(self, taken: dict[str, list[Logits]]) -> None:
+    def _put_back(self, taken: dict[str, list[LogitRows]]) -> None:
         with self._lock:
             for name, blocks in taken.items():
                 self._sites[name].pending[:0] = blocks
                 self._sites[name].is_changed = True
 
-    def _estimate(self, site: Site, judge: "_Judge") -> None:
+    def _estimate(self, site: SiteState, judge: "_Judge") -> None:
         window = self.window(site.name)
         with self._lock:
             site.is_stale = False
@@ -372,7 +372,7 @@ class Sites:
             self._remember(site, num_seen)
 
     def _take(
-        self, site: Site, found: Adaptation, strength: float, num_seen: int
+        self, site: SiteState, found: Adaptation, strength: float, num_seen: int
     ) -> None:
         assert site.estimate is not None
         assert found.interval is not None
@@ -384,16 +384,16 @@ class Sites:
         site.reason = f"{found.reason.partition(':')[0].rstrip('.')}."
         site.strength, site.judged = strength, num_seen
 
-    def _is_due(self, site: Site, num_seen: int) -> bool:
+    def _is_due(self, site: SiteState, num_seen: int) -> bool:
         """Judge a young stream often, and an old one twice in a half-life."""
         step = min(max(FEWEST, site.judged / 4), self._half_life / 2)
         return site.p_value is None or num_seen - site.judged >= step
 
-    def _read_sites(self) -> Iterator[Site]:
+    def _read_sites(self) -> Iterator[SiteState]:
         for row in self._all("SELECT * FROM sites"):
             name, adapt, approved, num_seen, judged, *blobs = row[:8]
             estimate, low, high = map(self._vector, blobs)
-            yield Site(
+            yield SiteState(
                 name=name,
                 adapt=check_adapt(adapt),
                 approved=self._vector(approved),
@@ -419,7 +419,7 @@ class Sites:
             )
         return _as_vector(blob)
 
-    def _row(self, site: Site) -> tuple[Any, ...]:
+    def _row(self, site: SiteState) -> tuple[Any, ...]:
         vectors = (site.approved, site.estimate, site.low, site.high)
         approved, *found = (None if v is None else v.tobytes() for v in vectors)
         seen = (site.num_seen, site.judged)
@@ -427,7 +427,7 @@ class Sites:
         return site.name, site.adapt, approved, *seen, *found, *verdict
 
     def _write(
-        self, rows: list[tuple[Any, ...]], taken: dict[str, list[Logits]]
+        self, rows: list[tuple[Any, ...]], taken: dict[str, list[LogitRows]]
     ) -> None:
         num_seen = {row[0]: row[3] for row in rows}
         with self._file:  # one transaction
@@ -448,7 +448,7 @@ class Sites:
             for name, blocks in taken.items():
                 self._sites[name].is_stale |= bool(blocks)
 
-    def _remember(self, site: Site, num_seen: int) -> None:
+    def _remember(self, site: SiteState, num_seen: int) -> None:
         """Keep the judgement for the history, and not too many of them."""
         vectors = (site.estimate, site.low, site.high)
         blobs = [vector.tobytes() for vector in vectors if vector is not None]
@@ -498,20 +498,20 @@ class _Judge:
         """How much the last judgement would draw an estimate to a tilt."""
         return self._whole.strength_
 
-    def estimate(self, window: Logits, strength: float) -> Vector:
+    def estimate(self, window: LogitRows, strength: float) -> Vector:
         """Return the mix (C,) at the end of a window (N, C)."""
         self._stream.strength = strength
         self._stream.reset()
         found: Vector = self._stream.update(window)
         return found
 
-    def judge(self, window: Logits) -> Adaptation:
+    def judge(self, window: LogitRows) -> Adaptation:
         """Return what the end of a window (N, C) supports, with a 95 % band."""
         return adapt(
             self._held_out,
             window[-self._most :].copy(),
             estimator=self._whole,
-            level=LEVEL,
+            level=SHIFT_LEVEL,
             with_interval=True,
         )
 
@@ -530,7 +530,7 @@ def _as_vector(blob: bytes) -> Vector:
 
 
 def _opened(
-    path: Path | None, class_names: tuple[str, ...], probe: Logits
+    path: Path | None, class_names: tuple[str, ...], probe: LogitRows
 ) -> sqlite3.Connection:
     """Return the database, with its tables, held by this process alone."""
     name = ":memory:" if path is None else path
@@ -564,7 +564,7 @@ def _naming(path: Path | None) -> Iterator[None]:
 
 
 def _check_model(
-    file: sqlite3.Connection, path: Path | None, names: str, probe: Logits
+    file: sqlite3.Connection, path: Path | None, names: str, probe: LogitRows
 ) -> None:
     """Refuse the state of a model with other classes or other answers."""
     known = file.execute("SELECT class_names, probe FROM model").fetchone()
