@@ -20,7 +20,7 @@ from tailshift.storage import atomic_write, ending_on_signals, printable
 
 COMMANDS = (
     *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),
-    *("estimate", "certify", "predict", "export", "reproduce", "list"),
+    *("estimate", "certify", "predict", "export", "serve", "reproduce", "list"),
 )
 """The commands in the order of the work, as the help lists them."""
 

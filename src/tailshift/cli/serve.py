@@ -1,4 +1,4 @@
-"""Commands that put a trained run to use: predict, estimate, certify, export."""
+"""Commands that put a trained run to use: predict, estimate, certify, export, serve."""
 
 import json
 import sys
@@ -347,6 +347,58 @@ def _with_interval(value: float, interval: tuple[float, float], name: str) -> st
     scale, digits = (1, 2) if name == "nll" else (100, 1)
     mean, low, high = (f"{scale * x:.{digits}f}" for x in (value, *interval))
     return f"{mean} ({low} to {high})"
+
+
+@app.command(
+    epilog="Example: tailshift serve runs/digits_lt/lade-seed0 --state sites.sqlite"
+)
+def serve(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN|MODEL", help="A run directory, or a file of `export`."
+        ),
+    ],
+    book: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Class mixes of known sites (PriorBook)."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port; 0: a free one.")
+    ] = 8000,
+    token: Annotated[
+        str,
+        typer.Option(
+            envvar="TAILSHIFT_TOKEN", help="Token that every request must bear."
+        ),
+    ] = "",
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="SQLite file that keeps the sites."),
+    ] = None,
+    held_out: HeldOut = None,
+    adapt: Annotated[
+        Literal["auto", "approve", "never"],
+        typer.Option(help="Whose word changes the mix of a new site."),
+    ] = "approve",
+    plugin: Plugins = None,
+) -> None:
+    """Answer images over HTTP, with a class mix for each site and a page to watch."""
+    from tailshift.serving import inference
+
+    for package in ("fastapi", "uvicorn", "python_multipart", "onnxruntime"):
+        inference.needed(package)
+    from tailshift.serving import server
+
+    service = server.open_service(
+        source, held_out=held_out, book=book, state=state, adapt=adapt
+    )
+    if service.reason:
+        print_note(service.reason)
+    if state is None:
+        print_note("the sites are kept in memory and lost at the end (--state).")
+    server.serve(service, host=host, port=port, token=token, announce=announce)
 
 
 def _progress(starts: Sequence[int]) -> Iterable[int]:

@@ -1,0 +1,144 @@
+"""A model that has learnt something, as a service; digits as encoded images."""
+
+import base64
+import io
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tailshift import Run, load_recipe, train
+from tailshift.data import DATASETS
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
+
+Encode = Callable[[int], bytes]
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a run of softmax on the digits, of twenty epochs; read only."""
+    config = load_recipe("digits_lt", ["method.name=softmax", "train.epochs=20"])
+    return train(config, output=tmp_path_factory.mktemp("served") / "run")
+
+
+@pytest.fixture(scope="session")
+def model_file(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return that run as an ONNX file with the class mix as an input."""
+    pytest.importorskip("onnxscript")
+    from tailshift.serving.export import export_onnx
+
+    path = tmp_path_factory.mktemp("onnx") / "digits.onnx"
+    export_onnx(trained, path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def encode() -> Encode:
+    """Return test digit i, of class i // 50, as a PNG file."""
+    images = DATASETS.get("digits_lt")().load(root=None, seed=0).test.images
+
+    def png(i: int) -> bytes:
+        file = io.BytesIO()
+        Image.fromarray(images[i, 0].numpy()).save(file, "PNG")
+        return file.getvalue()
+
+    return png
+
+
+@pytest.fixture(scope="session")
+def body(encode: Encode) -> Callable[..., dict[str, Any]]:
+    """Make the JSON of a request for test digits."""
+
+    def make(rows: Any, **fields: Any) -> dict[str, Any]:
+        images = [base64.b64encode(encode(int(i))).decode() for i in rows]
+        return {"images": images, **fields}
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def rows_of() -> Callable[..., Any]:
+    """Draw test digits of classes in given shares."""
+
+    def draw(shares: Any, size: int, seed: int = 0) -> Any:
+        p = np.repeat(np.asarray(shares, dtype=float), 50)
+        return np.random.default_rng(seed).choice(500, size, p=p / p.sum())
+
+    return draw
+
+
+@contextmanager
+def _serving(app: Any) -> Iterator[str]:
+    import uvicorn
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def serving() -> Callable[[Any], Any]:
+    """Serve an app on a free port of this machine while a block lasts."""
+    return _serving
+
+
+@contextmanager
+def _started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Start the command and yield it with its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tailshift", "serve", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        if not address:
+            raise AssertionError(process.communicate()[1])
+        yield process, address.rstrip("/")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., Any]:
+    """Run `tailshift serve` in a process of its own while a block lasts."""
+    return _started
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Return a headless Chromium from the operating system's packages."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: no browser to drive"
+    )
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on the PATH to open the page in")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
