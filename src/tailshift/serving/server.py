@@ -66,8 +66,8 @@ from tailshift.serving.messages import (
     check_site,
     from_form,
     from_json,
-    quoted,
     parse_body,
+    quoted,
 )
 from tailshift.serving.sites import (
     Adapt,
