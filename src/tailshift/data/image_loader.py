@@ -35,6 +35,7 @@ from tailshift.data.images import (
 )
 from tailshift.data.memory import Normalisation
 from tailshift.data.randomness import Stream, hashed_integers
+from tailshift.storage import holding_signals
 
 MOST_WORKERS = 8
 REMEDY = "Fetch it again, or skip such images with data.skip_broken=true."
@@ -142,7 +143,9 @@ class FileLoader(Loader):
                 persistent_workers=self._num_workers > 0,
                 generator=torch.Generator(),  # else an epoch draws from the global one
             )
-        with blocked(*STOPS):
+        # Blocked, so that workers begin so; held, since another thread may still get a
+        # signal, whose handler would leave a half-made iterator to the collector.
+        with holding_signals(), blocked(*STOPS):
             return iter(self._workers)
 
     def _fault(self, loaded: _Loaded, request: Request) -> str:
