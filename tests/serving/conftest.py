@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -106,10 +107,11 @@ def serving() -> Callable[[Any], Any]:
 @contextmanager
 def _started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start the command and yield it with its address."""
+    log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (a full pipe would stop it)
     process = subprocess.Popen(
         [sys.executable, "-m", "tailshift", "serve", *map(str, arguments)],
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=log,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
     )
@@ -117,11 +119,13 @@ def _started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         if not address:
-            raise AssertionError(process.communicate()[1])
+            log.seek(0)
+            raise AssertionError(log.read())
         yield process, address.rstrip("/")
     finally:
         process.kill()
         process.communicate()
+        log.close()
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ pytest.importorskip("python_multipart")
 from starlette.testclient import TestClient
 
 from tailshift.serving import server
+from tailshift.serving.inference import needed
 from tailshift.serving.messages import Limits
 
 pytestmark = pytest.mark.filterwarnings(
@@ -510,3 +511,24 @@ def test_serve__a_port_that_is_taken(connect: Connect) -> None:
         f"Address already in use (while attempting to bind on address ('127.0.0.1', "
         f"{port})))."
     )
+
+
+def test_needed__says_what_to_install() -> None:
+    with pytest.raises(ModuleNotFoundError) as error:
+        needed("tailshift_absent")
+    assert str(error.value) == (
+        "Serving needs the package tailshift_absent, which is not installed. Install "
+        "it with `pip install tailshift[serve]`."
+    )
+
+
+def test_model__must_be_an_exported_file(tmp_path: Path) -> None:
+    (tmp_path / "a.onnx").write_bytes(b"no model")
+    with pytest.raises(ValueError, match="ONNX") as broken:
+        server.OnnxModel(tmp_path / "a.onnx")
+    assert str(broken.value).startswith(
+        f"{tmp_path / 'a.onnx'} is no ONNX file that can be run ("
+    )
+    with pytest.raises(FileNotFoundError) as missing:
+        server.OnnxModel(tmp_path / "b.onnx")
+    assert str(missing.value) == f"There is no run or ONNX file {tmp_path / 'b.onnx'}."

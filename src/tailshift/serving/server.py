@@ -3,12 +3,14 @@
 import asyncio
 import base64
 import hmac
+import logging
 import math
 import os
 import re
 import socket
 import threading
 import time
+import warnings
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -848,6 +850,9 @@ def serve(
         )
     listening = _listen(host, port)
     torch.set_num_threads(1)  # estimating leaves the other cores to the model
+    # What they say of broken images and forms would let a stranger fill the log.
+    warnings.filterwarnings("ignore", module=r"PIL\b")
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         build_app(service, token=token),
         log_level="warning",
