@@ -2,7 +2,7 @@
 
 import hashlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,3 +161,32 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     published = pretrained.Published("test_efficientnet", "tiny", "tiny.pth", sha256)
     monkeypatch.setitem(pretrained.PUBLISHED, "lite0", published)
     monkeypatch.setattr(pretrained.Published, "path", tmp_path / "tiny.pth")
+
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+    None,
+)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[object]:
+    """Return a headless Chromium from the operating system's packages."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: no browser to drive"
+    )
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium on the PATH to open the page in")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()

@@ -1,7 +1,6 @@
 """Synthetic runs: noisy logits around the truth; and a browser to look at pages in."""
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,19 +11,6 @@ from tailshift.report import ReportRun
 
 METHODS = ("Softmax", "Balanced Softmax", "LADE")
 NUM_CLASSES, PER_CLASS = 10, 50
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    None,
-)
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 
 MakeRuns = Callable[..., list[ReportRun]]
 
@@ -63,17 +49,3 @@ def make_runs() -> MakeRuns:
         ]
 
     return make
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
-    """Return a headless Chromium from the operating system's packages."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: no browser to drive"
-    )
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on the PATH to open the page in")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()

@@ -3,7 +3,6 @@
 import base64
 import io
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -20,12 +19,6 @@ from PIL import Image
 
 from tailshift import Run, load_recipe, train
 from tailshift.data import DATASETS
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
-    None,
-)
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run"]
 
 Encode = Callable[[int], bytes]
 
@@ -132,17 +125,3 @@ def _started(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def start() -> Callable[..., Any]:
     """Run `tailshift serve` in a process of its own while a block lasts."""
     return _started
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
-    """Return a headless Chromium from the operating system's packages."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: no browser to drive"
-    )
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on the PATH to open the page in")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()

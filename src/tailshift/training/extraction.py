@@ -50,7 +50,13 @@ from tailshift.models.pretrained import named_network
 from tailshift.recipes import dataset_of
 from tailshift.runs.directory import LOCK, hold_lock
 from tailshift.runs.network import build_model_backbone
-from tailshift.storage import atomic_write, make_folder, read_json, write_json
+from tailshift.storage import (
+    atomic_write,
+    holding_signals,
+    make_folder,
+    read_json,
+    write_json,
+)
 from tailshift.training.recorder import RELAY_SECONDS, duration, print_line
 
 BATCH = 64
@@ -432,7 +438,7 @@ def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) ->
         for rank in range(jobs)
     ]
     try:
-        with blocked(signal.SIGINT):
+        with holding_signals(), blocked(signal.SIGINT):  # what they get is sent whole
             for worker in workers:
                 worker.start()
         known, is_busy = 0, True
