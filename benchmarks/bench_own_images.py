@@ -20,7 +20,7 @@ that decode.
 Measured on one core (test mix, macro recall, reversed mix; seconds):
 
                                      digits                  plankton
-    tailshift                        96.2  90.3  83.0   81   62.6  48.3  70.9  121
+    tailshift                        96.2  90.3  83.0   81   62.6  48.3  70.9  154
     plain script, resnet32           95.1  83.7  63.6   54   58.7  20.9  12.1  551
     plain script, resnet18           93.5  77.1  51.6   35   54.7  16.9  11.5  362
     PCA, logistic regression         96.0  88.6  78.6    0   41.7  10.5  10.9    8
