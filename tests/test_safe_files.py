@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tailshift as ts
-from tailshift.data.cifar_files import CIFAR10, read_names, read_split
+from tailshift.data.cifar import CIFAR10, read_names, read_split
 from tailshift.data.list_files import read_list
 from tailshift.data.own_forms import read_rows
 from tailshift.evaluation.results import read_results

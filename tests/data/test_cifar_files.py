@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torchvision
 
-from tailshift.data.cifar_files import (
+from tailshift.data.cifar import (
     CIFAR10,
     CIFAR100,
     find_folder,

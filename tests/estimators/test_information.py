@@ -5,7 +5,7 @@ import torch
 
 from tailshift import priors
 from tailshift.estimators import EMEstimator, OnlineEstimator
-from tailshift.estimators.information import effective_samples
+from tailshift.estimators.posteriors import effective_samples
 
 
 def test_effective_samples__by_hand():

@@ -28,7 +28,7 @@ from torch.optim import SGD
 import tailshift as ts
 from tailshift.cli import main
 from tailshift.config import ConfigError
-from tailshift.data.cifar_files import CIFAR10, read_names, read_split
+from tailshift.data.cifar import CIFAR10, read_names, read_split
 from tailshift.data.own_forms import ImageCSV, ImageList
 from tailshift.data.parquet import ImageParquet
 from tailshift.evaluation.results import COLUMNS, read_results, result_rows

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tailshift.runs import environment
-from tailshift.runs.environment import describe_environment, source_commit
+from tailshift.runs import directory
+from tailshift.runs.directory import describe_environment, source_commit
 
 
 def test_describe_environment__is_complete_and_json(
@@ -51,9 +51,9 @@ def test_source_commit__only_of_its_own_checkout(
 
     package = tmp_path / "venv" / "tailshift" / "training"
     package.mkdir(parents=True)
-    source = package / "environment.py"
+    source = package / "directory.py"
     source.touch()
-    monkeypatch.setattr(environment, "__file__", str(source))
+    monkeypatch.setattr(directory, "__file__", str(source))
     git("init", "-q")
     git("commit", "-q", "--allow-empty", "-m", "theirs")
     assert source_commit() is None

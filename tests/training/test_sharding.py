@@ -15,8 +15,14 @@ from torch import Tensor, nn
 import tailshift as ts
 from tailshift.models import Classifier, DigitsNet, LinearHead
 from tailshift.processes import is_sharded, load_whole_state, whole, whole_state
-from tailshift.training.distributed import build_fabric, everyone_of, leave_processes
-from tailshift.training.sharding import blocks, check_sharding, first_decides
+from tailshift.training.distributed import (
+    blocks,
+    build_fabric,
+    check_sharding,
+    everyone_of,
+    first_decides,
+    leave_processes,
+)
 
 TinyConfig = Callable[..., ts.RunConfig]
 

@@ -15,8 +15,12 @@ from torch import Tensor
 from tailshift import calibration
 from tailshift.checks import ArrayLike, as_tensor, check_logits, check_sample_labels
 from tailshift.compensation import log_prior_ratio
-from tailshift.estimators import information
-from tailshift.estimators.posteriors import Logits, Posteriors
+from tailshift.estimators.posteriors import (
+    SUMMED_ELEMENTS,
+    Logits,
+    Posteriors,
+    effective_samples,
+)
 from tailshift.priors import VectorLike, as_prior, from_counts
 from tailshift.registry import Registry
 
@@ -199,16 +203,16 @@ class PriorEstimator(ABC):
         """Number of labels that would tell the prior as well as the last samples did.
 
         It is that of the likelihood; an estimator that uses less of it knows less.
-        See :func:`~tailshift.estimators.information.effective_samples`.
+        See :func:`~tailshift.estimators.posteriors.effective_samples`.
         """
         self._check_estimated()
         N, C = self._samples.num_samples, self._samples.num_classes
         weights = self._sample_weights()
         rows = torch.arange(N)
-        most = max(1, information.SUMMED_ELEMENTS // C)
+        most = max(1, SUMMED_ELEMENTS // C)
         if most < N:
             rows = rows[:: -(-N // most)]  # every second, third …
-        return information.effective_samples(
+        return effective_samples(
             self._samples.rows(rows, torch.float64),
             self.prior_,
             self.denominator_,

@@ -157,7 +157,7 @@ class PriorBook:
         """Replace what is known of a site by an estimate from unlabelled logits.
 
         The estimate counts as many samples as labels would have told as much
-        (:func:`~tailshift.estimators.information.effective_samples`): fewer than there
+        (:func:`~tailshift.estimators.posteriors.effective_samples`): fewer than there
         are logits, because the model is not always sure.
 
         Args:

@@ -29,12 +29,13 @@ from tailshift.losses.lade import LADELoss, lade_ce_loss, lade_loss
 from tailshift.losses.lader import lader
 from tailshift.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from tailshift.losses.logit_adjusted import LogitAdjustedLoss, logit_adjusted_loss
-from tailshift.losses.mixup import mixup, mixup_loss
 from tailshift.losses.sade import SADELoss, inverse_prior, sade_loss, sade_priors
 from tailshift.losses.soft_targets import (
     LabelAwareSmoothing,
     SoftTargetLoss,
     label_smoothing_factors,
+    mixup,
+    mixup_loss,
     smooth_labels,
     smoothed_loss,
     soft_target_loss,

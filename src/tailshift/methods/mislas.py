@@ -23,7 +23,7 @@ class MiSLAS(Decoupled):
         "while batch statistics move; its logits carry the sampler's prior."
     )
     citation = "zhong2021"
-    cost = 1.1
+    cost = 1.4
 
     mixup: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
     """α of the first stage's mixup."""

@@ -39,10 +39,13 @@ from tailshift.storage import (
     write_json,
     write_tensors,
 )
-from tailshift.training.distributed import is_first_process, share_buffers
+from tailshift.training.distributed import (
+    first_decides,
+    is_first_process,
+    share_buffers,
+)
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
-from tailshift.training.sharding import first_decides
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
