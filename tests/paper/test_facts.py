@@ -6,7 +6,7 @@ import pytest
 
 from tailshift.config import RunConfig
 from tailshift.paper.comparison import Comparison, compare_data_sets, compare_settings
-from tailshift.paper.sources import BENCHMARKS
+from tailshift.paper.numbers import BENCHMARKS
 from tailshift.recipes import load_recipe
 
 

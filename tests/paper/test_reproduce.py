@@ -11,7 +11,7 @@ import pytest
 
 import tailshift as ts
 from tailshift.paper import reproduce as module
-from tailshift.paper.numbers import paper_table
+from tailshift.paper.numbers import paper_table, source_of
 from tailshift.paper.reproduce import (
     PaperRequest,
     Plan,
@@ -19,7 +19,6 @@ from tailshift.paper.reproduce import (
     reproduce,
     train_jobs,
 )
-from tailshift.paper.sources import source_of
 from tailshift.recipes import recipe_names
 
 DIGITS = ("data.name=digits_lt", "model.name=digits_net", "train.epochs=1")

@@ -2,8 +2,13 @@
 
 import pytest
 
-from tailshift.paper.numbers import paper_table
-from tailshift.paper.sources import PRINTED_METHODS, Source, asked_numbers, source_of
+from tailshift.paper.numbers import (
+    PRINTED_METHODS,
+    Source,
+    asked_numbers,
+    paper_table,
+    source_of,
+)
 from tailshift.recipes import recipe_names
 
 RECIPES = set(recipe_names())

@@ -11,8 +11,7 @@ from tailshift.config import RunConfig
 from tailshift.data import DataShape
 from tailshift.evaluation.records import deviation
 from tailshift.metrics.table import METRICS
-from tailshift.paper.numbers import PaperNumber, paper_table
-from tailshift.paper.sources import BENCHMARKS
+from tailshift.paper.numbers import BENCHMARKS, PaperNumber, paper_table
 
 Quantity: TypeAlias = Literal["percent", "score", "count", "setting"]
 

@@ -14,7 +14,7 @@ from tailshift.methods import LADE
 from tailshift.metrics.table import METRICS
 from tailshift.paper import comparison, numbers
 from tailshift.paper.duration import Estimate, estimate_runs, missing_data
-from tailshift.paper.sources import BENCHMARKS, Source, asked_numbers, source_of
+from tailshift.paper.numbers import BENCHMARKS, Source, asked_numbers, source_of
 from tailshift.paper.tune import INTERRUPTED
 from tailshift.predictions import Predictions
 from tailshift.recipes import load_recipe, recipe_names

@@ -1,9 +1,9 @@
 """Heads: from features to one logit for each class."""
 
-from tailshift.models.heads.bilateral import BilateralHead as BilateralHead
 from tailshift.models.heads.causal import CausalHead as CausalHead
 from tailshift.models.heads.class_means import ClassMeanHead as ClassMeanHead
 from tailshift.models.heads.class_means import class_means as class_means
+from tailshift.models.heads.experts import BilateralHead as BilateralHead
 from tailshift.models.heads.experts import ExpertHead as ExpertHead
 from tailshift.models.heads.experts import ExpertOutput as ExpertOutput
 from tailshift.models.heads.head import HEADS as HEADS
