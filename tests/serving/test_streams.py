@@ -76,6 +76,35 @@ def test_mix__follows_a_supported_estimate_near_the_truth(
     assert sites.mix("lake").origin == "training"
 
 
+def test_refresh__tells_what_accuracy_to_expect_or_that_nobody_can(
+    held_out: Predictions, tmp_path: Path
+) -> None:
+    sites = _open(tmp_path / "sites.sqlite", held_out=held_out)
+    target = np.array([0.1, 0.1, 0.8])
+    f, y = _sample(target, 1000, seed=1)
+    sites.record("hill", f.numpy())
+    sites.record("lake", (3 * f).numpy())  # of another camera: no mixture of classes
+    sites.refresh()
+    answers = (f, f + torch.tensor(np.log(target / SOURCE)))
+    truth = [(g.argmax(dim=1) == y).double().mean().item() for g in answers]
+    expected = sites.get("hill").expected
+    np.testing.assert_allclose(expected[:, 0], truth, atol=0.03)
+    assert (expected[:, 1] < truth).all()
+    assert (expected[:, 2] > truth).all()
+    assert truth[1] - truth[0] > 0.05
+    [mixed] = sites.alarms("hill")
+    assert mixed.startswith("The class mix has shifted")
+    assert sites.get("lake").expected is None
+    assert sites.alarms("lake")[0] == (
+        "The target does not look like any mixture of the source's classes "
+        "(p = 0.010): no figure can be given."
+    )
+    sites.close()
+    again = _open(tmp_path / "sites.sqlite", held_out=held_out)
+    np.testing.assert_array_equal(again.get("hill").expected, expected)
+    assert again.alarms("lake") == sites.alarms("lake")
+
+
 def test_file__is_of_one_model_and_one_process(tmp_path: Path) -> None:
     path = tmp_path / "sites.sqlite"
     first = _open(path)

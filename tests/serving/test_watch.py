@@ -109,6 +109,14 @@ def test_page__approves_and_goes_back_by_keyboard(
     page.keyboard.press("Enter")
     playwright.expect(page.locator("#name")).to_have_text("harbour")
     playwright.expect(choice).to_have_attribute("aria-pressed", "true")
+    facts = dict(
+        pair.split("\n", 1) for pair in page.locator("#facts > div").all_inner_texts()
+    )
+    expected = watched.service.sites.get("harbour").expected
+    for mix, figures in zip(("training", "estimated"), 100 * expected, strict=True):
+        value, low, high = figures
+        text = f"{value:.1f}\xa0% ({low:.1f} to {high:.1f})"
+        assert facts[f"Expected accuracy, {mix} mix"] == text
     page.get_by_role("button", name="Approve this mix").focus()
     page.keyboard.press("Enter")
     told = page.get_by_role("status")

@@ -112,6 +112,7 @@ def certify(
     target_logits: ArrayLike,
     target_prior: Target | None = None,
     *,
+    estimator: PriorEstimator | None = None,
     level: float = 0.05,
     num_replicates: int = NUM_REPLICATES,
     seed: int = 0,
@@ -153,6 +154,8 @@ def certify(
         target_logits: Logits of the target from the same model, shape (N, C).
         target_prior: The target's class mix if it is known: a prior (C,), a name or a
             file. By default it is estimated.
+        estimator: Fitted on ``held_out``, then used to calibrate and to estimate; by
+            default a :class:`~tailshift.estimators.MAPEstimator`.
         level: Largest p-value at which the certificate is refused.
         num_replicates: Number of bootstrap replicates.
         seed: Seed for the replicates, and for the subset of samples if they are many.
@@ -173,7 +176,7 @@ def certify(
     _check_classes(held_out, f)
     _check_settings(level, num_replicates)
     announce(f"calibrating on {len(held_out.labels):,} held-out samples")
-    estimator = default_estimator(held_out)
+    estimator = estimator or default_estimator(held_out)
     estimator.fit(held_out.logits, held_out.labels)
     given = _given_prior(held_out, target_prior)
     if given is None:

@@ -160,6 +160,14 @@ class Point(BaseModel):
     high: list[float]
 
 
+class ExpectedAccuracy(BaseModel):
+    """Expected share of right answers, with a 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
 class SiteResponse(BaseModel):
     """A site in full."""
 
@@ -169,6 +177,12 @@ class SiteResponse(BaseModel):
     estimate: list[float] | None
     low: list[float] | None
     high: list[float] | None
+    expected_as_trained: ExpectedAccuracy | None
+    """If the answers were for the training mix."""
+    expected_retargeted: ExpectedAccuracy | None
+    """If they were for the estimate."""
+    assumption: str
+    """Whether the images look like a mixture of the classes, and figures are given."""
     history: list[Point]
 
 

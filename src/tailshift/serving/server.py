@@ -52,6 +52,7 @@ from tailshift.serving.messages import (
     AnsweredMix,
     ApproveRequest,
     Body,
+    ExpectedAccuracy,
     Given,
     Health,
     Limits,
@@ -285,6 +286,14 @@ class Service:
     def details(self, name: str) -> SiteResponse:
         """Return a site in full."""
         site, mix = self.sites.get(name), self.sites.mix(name)
+        as_trained, retargeted = (
+            (None, None)
+            if site.expected is None
+            else (
+                ExpectedAccuracy(value=value, low=low, high=high)
+                for value, low, high in site.expected.tolist()
+            )
+        )
         return SiteResponse(
             summary=self.summary(name),
             mix=AnsweredMix(origin=mix.origin, shares=mix.shares.tolist()),
@@ -292,6 +301,9 @@ class Service:
             estimate=_listed(site.estimate),
             low=_listed(site.low),
             high=_listed(site.high),
+            expected_as_trained=as_trained,
+            expected_retargeted=retargeted,
+            assumption=site.assumption,
             history=[
                 Point(
                     images_seen=found.num_seen,

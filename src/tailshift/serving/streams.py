@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 from tailshift.checks import ArrayLike
 from tailshift.estimators import (
     Adaptation,
+    Certificate,
     FewSamplesWarning,
     MAPEstimator,
     OnlineEstimator,
     adapt,
+    certify,
 )
 from tailshift.estimators.map_em import STRENGTHS
 from tailshift.estimators.online import HALF_LIVES
@@ -41,6 +43,7 @@ FEWEST = 50  # images, before a site's stream is judged
 MOST_WINDOW = 2**23  # logits of a site that are kept: 32 MB
 MOST_HISTORY = 200  # judgements of a site that are kept
 JUDGED_HALF_LIVES = 2  # of a window, which are tested for a shift
+NUM_REPLICATES = 100  # of a certificate, as few as a test at the level above needs
 MOVED = 0.1  # total variation from which an approved mix counts as left
 
 SCHEMA = """
@@ -49,7 +52,8 @@ CREATE TABLE IF NOT EXISTS sites (
     name TEXT PRIMARY KEY, adapt TEXT NOT NULL, approved BLOB,
     num_seen INTEGER NOT NULL DEFAULT 0, judged INTEGER NOT NULL DEFAULT 0,
     estimate BLOB, low BLOB, high BLOB, p_value REAL, strength REAL NOT NULL,
-    is_supported INTEGER NOT NULL, reason TEXT NOT NULL
+    is_supported INTEGER NOT NULL, reason TEXT NOT NULL, expected BLOB,
+    assumption TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS windows (
     site TEXT NOT NULL, upto INTEGER NOT NULL, logits BLOB NOT NULL,
@@ -119,6 +123,13 @@ class SiteState:
 
     reason: str = ""
     """Why, in a sentence."""
+
+    expected: Vector | None = None
+    """Expected accuracy and its 95 % interval, shape (2, 3): as trained, and for the
+    estimate; None if nobody can tell."""
+
+    assumption: str = ""
+    """Whether the images look like any mixture of the classes, in a sentence."""
 
     pending: list[LogitRows] = field(default_factory=list)
     """Logits that are not yet in the database."""
@@ -320,10 +331,12 @@ class Sites:
         """Return what a person should know of a site, in sentences."""
         site, mix = self.get(name), self.mix(name)
         alarms = [self.fault] if self.fault else []
+        if site.assumption and site.expected is None:
+            alarms.append(site.assumption)
         if site.estimate is None or site.p_value is None or site.p_value > SHIFT_LEVEL:
             return alarms
         if not site.is_supported:
-            return [*alarms, f"{site.reason[:1].upper()}{site.reason[1:]}"]
+            return [*alarms, _sentence(site.reason)]
         gap = 0.5 * np.abs(site.estimate - mix.shares).sum()
         if gap >= MOVED:
             kind = {"training": "training mix", "book": "mix of the book"}
@@ -364,10 +377,13 @@ class Sites:
         found = judge.judge(window) if is_due else None
         strength = site.strength if found is None else judge.strength
         estimate = judge.estimate(window, strength)
+        certificate = judge.certify(window) if is_due else None
         with self._lock:
             site.estimate, site.is_changed = estimate, True
-            if found is not None:
+            if found is not None and certificate is not None:
                 self._take(site, found, strength, num_seen)
+                site.expected = _expected(certificate)
+                site.assumption = _sentence(certificate.reason)
         if found is not None:
             self._remember(site, num_seen)
 
@@ -406,6 +422,8 @@ class Sites:
                 strength=row[9],
                 is_supported=bool(row[10]),
                 reason=row[11],
+                expected=None if row[12] is None else _as_vector(row[12]).reshape(2, 3),
+                assumption=row[13],
                 is_stale=True,
             )
 
@@ -420,18 +438,20 @@ class Sites:
         return _as_vector(blob)
 
     def _row(self, site: SiteState) -> tuple[Any, ...]:
-        vectors = (site.approved, site.estimate, site.low, site.high)
-        approved, *found = (None if v is None else v.tobytes() for v in vectors)
+        vectors = (site.approved, site.estimate, site.low, site.high, site.expected)
+        blobs = (None if v is None else v.tobytes() for v in vectors)
+        approved, *found, expected = blobs
         seen = (site.num_seen, site.judged)
         verdict = (site.p_value, site.strength, site.is_supported, site.reason)
-        return site.name, site.adapt, approved, *seen, *found, *verdict
+        outlook = (expected, site.assumption)
+        return site.name, site.adapt, approved, *seen, *found, *verdict, *outlook
 
     def _write(
         self, rows: list[tuple[Any, ...]], taken: dict[str, list[LogitRows]]
     ) -> None:
         num_seen = {row[0]: row[3] for row in rows}
         with self._file:  # one transaction
-            places = ", ".join("?" * 12)
+            places = ", ".join("?" * 14)
             query = f"INSERT OR REPLACE INTO sites VALUES ({places})"
             self._file.executemany(query, rows)
             if self._judge is None:
@@ -514,6 +534,28 @@ class _Judge:
             level=SHIFT_LEVEL,
             with_interval=True,
         )
+
+    def certify(self, window: LogitRows) -> Certificate:
+        """Return what accuracy to expect at the end of a window (N, C)."""
+        return certify(
+            self._held_out,
+            window[-self._most :].copy(),
+            estimator=self._whole,
+            level=SHIFT_LEVEL,
+            num_replicates=NUM_REPLICATES,
+        )
+
+
+def _expected(certificate: Certificate) -> Vector | None:
+    """Return accuracy and interval, as trained and for the estimate, (2, 3)."""
+    if certificate.is_refused:
+        return None
+    both = (certificate.as_trained, certificate)
+    return np.array([(part.accuracy, *part.accuracy_interval) for part in both])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def check_adapt(adapt: str) -> Adapt:
