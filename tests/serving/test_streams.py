@@ -96,8 +96,8 @@ def test_refresh__tells_what_accuracy_to_expect_or_that_nobody_can(
     assert mixed.startswith("The class mix has shifted")
     assert sites.get("lake").expected is None
     assert sites.alarms("lake")[0] == (
-        "The target does not look like any mixture of the source's classes "
-        "(p = 0.010): no figure can be given."
+        "The images do not look like any mixture of the classes (p = 0.010): no "
+        "accuracy can be foretold."
     )
     sites.close()
     again = _open(tmp_path / "sites.sqlite", held_out=held_out)

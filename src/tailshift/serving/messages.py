@@ -181,8 +181,8 @@ class SiteResponse(BaseModel):
     """If the answers were for the training mix."""
     expected_retargeted: ExpectedAccuracy | None
     """If they were for the estimate."""
-    assumption: str
-    """Whether the images look like a mixture of the classes, and figures are given."""
+    doubt: str
+    """Why no accuracy can be foretold, or empty."""
     history: list[Point]
 
 

@@ -303,7 +303,7 @@ class Service:
             high=_listed(site.high),
             expected_as_trained=as_trained,
             expected_retargeted=retargeted,
-            assumption=site.assumption,
+            doubt=site.doubt,
             history=[
                 Point(
                     images_seen=found.num_seen,

@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS sites (
     num_seen INTEGER NOT NULL DEFAULT 0, judged INTEGER NOT NULL DEFAULT 0,
     estimate BLOB, low BLOB, high BLOB, p_value REAL, strength REAL NOT NULL,
     is_supported INTEGER NOT NULL, reason TEXT NOT NULL, expected BLOB,
-    assumption TEXT NOT NULL
+    doubt TEXT NOT NULL
 );
 CREATE TABLE IF NOT EXISTS windows (
     site TEXT NOT NULL, upto INTEGER NOT NULL, logits BLOB NOT NULL,
@@ -128,8 +128,8 @@ class SiteState:
     """Expected accuracy and its 95 % interval, shape (2, 3): as trained, and for the
     estimate; None if nobody can tell."""
 
-    assumption: str = ""
-    """Whether the images look like any mixture of the classes, in a sentence."""
+    doubt: str = ""
+    """Why nobody can tell, in a sentence."""
 
     pending: list[LogitRows] = field(default_factory=list)
     """Logits that are not yet in the database."""
@@ -331,12 +331,12 @@ class Sites:
         """Return what a person should know of a site, in sentences."""
         site, mix = self.get(name), self.mix(name)
         alarms = [self.fault] if self.fault else []
-        if site.assumption and site.expected is None:
-            alarms.append(site.assumption)
+        if site.doubt:
+            alarms.append(site.doubt)
         if site.estimate is None or site.p_value is None or site.p_value > SHIFT_LEVEL:
             return alarms
         if not site.is_supported:
-            return [*alarms, _sentence(site.reason)]
+            return [*alarms, f"{site.reason[:1].upper()}{site.reason[1:]}"]
         gap = 0.5 * np.abs(site.estimate - mix.shares).sum()
         if gap >= MOVED:
             kind = {"training": "training mix", "book": "mix of the book"}
@@ -383,7 +383,7 @@ class Sites:
             if found is not None and certificate is not None:
                 self._take(site, found, strength, num_seen)
                 site.expected = _expected(certificate)
-                site.assumption = _sentence(certificate.reason)
+                site.doubt = _doubt(certificate)
         if found is not None:
             self._remember(site, num_seen)
 
@@ -423,7 +423,7 @@ class Sites:
                 is_supported=bool(row[10]),
                 reason=row[11],
                 expected=None if row[12] is None else _as_vector(row[12]).reshape(2, 3),
-                assumption=row[13],
+                doubt=row[13],
                 is_stale=True,
             )
 
@@ -443,7 +443,7 @@ class Sites:
         approved, *found, expected = blobs
         seen = (site.num_seen, site.judged)
         verdict = (site.p_value, site.strength, site.is_supported, site.reason)
-        outlook = (expected, site.assumption)
+        outlook = (expected, site.doubt)
         return site.name, site.adapt, approved, *seen, *found, *verdict, *outlook
 
     def _write(
@@ -554,8 +554,13 @@ def _expected(certificate: Certificate) -> Vector | None:
     return np.array([(part.accuracy, *part.accuracy_interval) for part in both])
 
 
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+def _doubt(certificate: Certificate) -> str:
+    if not certificate.is_refused:
+        return ""
+    return (
+        "The images do not look like any mixture of the classes (p = "
+        f"{certificate.assumption_p_value:.3f}): no accuracy can be foretold."
+    )
 
 
 def check_adapt(adapt: str) -> Adapt:
