@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test check wheel bench clean
+.PHONY: demo demo-photos test test-hosts check wheel bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
@@ -21,6 +21,10 @@ check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow"
+
+# Two hosts are two network namespaces: it needs root on Linux, or skips.
+test-hosts: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_two_hosts.py
 
 # The wheel alone, not the checkout, must import and carry its recipes.
 wheel: $(VENV)/.installed-dev

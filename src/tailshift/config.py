@@ -224,6 +224,8 @@ class TrainConfig(_Section):
     """Processes on each machine; torchrun and srun say so themselves."""
     num_nodes: Annotated[PositiveInt, Machine()] = 1
     """Machines."""
+    timeout_minutes: Annotated[PositiveFloat, Machine()] = 30.0
+    """Minutes that a process waits for the others before it gives up."""
     checkpoint_every: Annotated[PositiveInt, Machine()] = 1
     """Epochs between checkpoints."""
     checkpoint_minutes: Annotated[PositiveFloat | None, Machine()] = 15.0

@@ -25,6 +25,7 @@ from tailshift.models.backbone import (
 )
 from tailshift.recipes import recipe_names
 from tailshift.training.distributed import (
+    build_fabric,
     check_machine,
     num_processes,
     same_draws,
@@ -351,7 +352,8 @@ def test_train__an_error_on_one_process_is_a_sentence_on_all(tmp_path: Path) -> 
         assert "Traceback" not in errors
     assert "Places_LT_train.txt" in done[0][2]
     assert (
-        "error: another process of this training has ended; what it printed says why.\n"
+        "error: another process of this training has ended or cannot be reached; "
+        "what it printed says why.\n"
     ) in done[1][2]
 
 
@@ -447,6 +449,17 @@ def test_num_processes__who_started_them_knows(
         monkeypatch.setenv(name, value)
     config = tiny_config("train.devices=3", "train.num_nodes=2")
     assert num_processes(config.train) == expected
+
+
+def test_build_fabric__where_slurm_is_installed_and_not_used(
+    tiny_config: TinyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fabric would warn of it on every machine of a cluster that has srun."""
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    fabric = build_fabric(tiny_config())
+    assert fabric.world_size == 1
 
 
 def test_check_machine__sync_batch_norm_on_a_cpu(tiny_config: TinyConfig) -> None:

@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +45,15 @@ def build_fabric(config: RunConfig) -> "Fabric":
     devices, num_nodes = num_processes(train)
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # we tell ourselves
     try:
-        fabric = Fabric(
-            accelerator=train.accelerator,
-            devices=devices,
-            num_nodes=num_nodes,
-            **_strategy(config, devices * num_nodes),
-        )
+        with warnings.catch_warnings():
+            # Where Slurm is installed, one may well train without it.
+            warnings.filterwarnings("ignore", "The `srun` command is available")
+            fabric = Fabric(
+                accelerator=train.accelerator,
+                devices=devices,
+                num_nodes=num_nodes,
+                **_strategy(config, devices * num_nodes),
+            )
     except RuntimeError:
         if train.accelerator in ("auto", "cpu"):
             raise
@@ -112,14 +117,17 @@ def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
     from lightning_fabric.strategies.ddp import DDPStrategy
 
     precision = config.train.precision
+    timeout = timedelta(minutes=config.train.timeout_minutes)
     if world_size == 1:
         return {"precision": precision}
     if not config.train.shard:
         # The first process's batch statistics are shared when they are needed.
-        ddp = DDPStrategy(broadcast_buffers=False, gradient_as_bucket_view=True)
+        ddp = DDPStrategy(
+            timeout=timeout, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
         return {"strategy": ddp, "precision": precision}
     check_sharding(config)
-    sharded = sharding_strategy(world_size)
+    sharded = sharding_strategy(world_size, timeout)
     if precision == "64-true":  # Fabric takes it as a plugin only
         return {"strategy": sharded, "plugins": DoublePrecision()}
     return {"strategy": sharded, "precision": precision}
@@ -228,7 +236,8 @@ def telling_lost_processes() -> Iterator[None]:
         if not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
             raise
         raise ConnectionError(
-            "another process of this training has ended; what it printed says why."
+            "another process of this training has ended or cannot be reached; what it "
+            "printed says why."
         ) from error
 
 
@@ -346,12 +355,15 @@ def check_sharding(config: RunConfig) -> None:
         )
 
 
-def sharding_strategy(world_size: int) -> "ModelParallelStrategy":
+def sharding_strategy(world_size: int, timeout: timedelta) -> "ModelParallelStrategy":
     """Return how Fabric shards a model over all processes."""
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 
     return ModelParallelStrategy(
-        _shard, data_parallel_size=world_size, tensor_parallel_size=1
+        _shard,
+        data_parallel_size=world_size,
+        tensor_parallel_size=1,
+        timeout=timeout,
     )
 
 

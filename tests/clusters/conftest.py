@@ -1,0 +1,71 @@
+"""One training for all clusters: LADE on the digits in float64, short or long."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+SETTINGS = {
+    "method.name": "lade",
+    "method.alpha": "0.5",
+    "model.name": "plain_net",
+    "train.precision": "64-true",
+    "train.accelerator": "cpu",
+    "train.batch_size": "55",  # 276 images: six steps, the last of a single image
+    "train.channels_last": "false",
+    "train.checkpoint_every": "10",
+    "train.timeout_minutes": "0.2",
+}
+
+
+class Training:
+    """The command, and what one process comes to."""
+
+    plugin = Path(__file__).with_name("plain_net.py")
+    short, long = 4, 150
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def arguments(self, output: Path, epochs: int) -> list[str]:
+        """Return what follows ``tailshift``."""
+        found = ["train", "digits_lt", "--plugin", str(self.plugin)]
+        for name, value in (SETTINGS | {"train.epochs": str(epochs)}).items():
+            found += ["--set", f"{name}={value}"]
+        return [*found, "--output", str(output), "--resume"]
+
+    def alone(self, output: Path, epochs: int) -> None:
+        """Train in one process, from where a run stands."""
+        command = [sys.executable, "-m", "tailshift", *self.arguments(output, epochs)]
+        environment = self.environment
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+    def difference(self, run: Path, epochs: int) -> float:
+        """Return the largest one between a run's weights and those of one process."""
+        expected = self.folder / str(epochs)
+        if not expected.exists():
+            self.alone(expected, epochs)
+        weights = load_file(run / "weights.safetensors")
+        wanted = load_file(expected / "weights.safetensors")
+        assert weights.keys() == wanted.keys()
+        return max(float((weights[name] - wanted[name]).abs().max()) for name in wanted)
+
+    def wait_for(
+        self, condition: Callable[[], object], seconds: float, what: str
+    ) -> None:
+        """Wait until something holds."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come in {seconds:g} s"
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Training:
+    return Training(tmp_path_factory.mktemp("alone"))
