@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test test-hosts check wheel bench clean
+.PHONY: demo demo-photos test test-hosts test-slurm check wheel bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
@@ -25,6 +25,12 @@ check: $(VENV)/.installed-dev
 # Two hosts are two network namespaces: it needs root on Linux, or skips.
 test-hosts: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_two_hosts.py
+
+# A controller and a node on this machine: it needs root and Debian's packages, or skips.
+test-slurm: $(VENV)/.installed-dev
+	command -v slurmctld > /dev/null || DEBIAN_FRONTEND=noninteractive \
+	  apt-get -qq install -y --no-install-recommends slurm-wlm munge || true
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_slurm.py
 
 # The wheel alone, not the checkout, must import and carry its recipes.
 wheel: $(VENV)/.installed-dev

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Trains on two machines with four GPUs each; submit with `sbatch docs/slurm.sh`.
+# Trains on two machines with four GPUs each; submit with `sbatch docs/slurm.sh`. What
+# follows the name, such as --set optim.lr=0.1, goes to `tailshift train`.
 # Every process has a GPU. After a pre-emption or at the time limit the run is saved,
 # its processes end with exit code 75, and the job is put back into the queue, from
 # where it resumes. SLURM_NTASKS_PER_NODE must be set: it says how many there are.
@@ -20,7 +21,7 @@ output=${OUTPUT:-runs/$recipe}  # on a file system that all machines share
 # SIGTERM is for the processes: this script waits until they have saved the run.
 trap : TERM
 
-srun tailshift train "$recipe" --output "$output" --resume &
+srun tailshift train "$recipe" --output "$output" --resume "$@" &
 step=$!
 wait "$step"
 code=$?
