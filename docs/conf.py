@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from sphinx.application import Sphinx
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # the examples are small
+warnings.filterwarnings("ignore", "The `srun` command")  # on a cluster's login node
 
 project = "tailshift"
 release = metadata.version("tailshift")
@@ -44,7 +46,7 @@ toc_object_entries_show_parents = "hide"
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
-    "ignore_pattern": r"/(?!plot_)\w+\.py$",
+    "ignore_pattern": r"(^|/)(?!plot_)\w+\.py$",
     "within_subsection_order": "ExampleTitleSortKey",
     "reference_url": {"tailshift": None},
     "download_all_examples": False,
@@ -106,7 +108,9 @@ def _write_reference(app: Sphinx) -> None:
 def setup(app: Sphinx) -> None:
     """Render equations as MathML, which needs no network, and write the reference."""
     app.add_html_math_renderer(
-        "mathml", inline_renderers=(_inline_math, None), block_renderers=(_block_math, None)
+        "mathml",
+        inline_renderers=(_inline_math, None),
+        block_renderers=(_block_math, None),
     )
     app.connect("builder-inited", _write_reference, priority=100)
     app.connect("autodoc-process-docstring", _keep_colon, priority=100)

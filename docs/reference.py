@@ -4,16 +4,16 @@
 in them comes from the package: its public names, its commands, its registries.
 """
 
+import ast
 import inspect
-import pkgutil
 import re
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import typer
-from sphinx.pycode import ModuleAnalyzer
 
 import tailshift
 from tailshift.cli import app
@@ -37,7 +37,8 @@ ROOMS = {
     "runs": "Runs",
     "training": "Training",
     "evaluation": "Evaluation",
-    "report": "Report and figures",
+    "report": "Report",
+    "report.plots": "Figures",
     "serving": "Serving",
     "registry": "Registries and plugins",
 }
@@ -72,7 +73,7 @@ def write(folder: Path) -> None:
 
 
 def public_names(module: ModuleType) -> list[str]:
-    """Return ``__all__``; without it, what is defined there or imported ``as`` itself."""
+    """Return ``__all__``, or what is defined in the module if it has none."""
     if hasattr(module, "__all__"):
         return sorted(module.__all__)
     names = [name for name in vars(module) if not name.startswith("_")]
@@ -171,15 +172,20 @@ def _about(module: ModuleType, name: str) -> str:
 
 def _comment(module: ModuleType, name: str) -> str:
     """Return the text below the assignment of a name, wherever in the room it is."""
-    found = [module.__name__]
-    if hasattr(module, "__path__"):
-        prefix = f"{module.__name__}."
-        found += [m.name for m in pkgutil.walk_packages(module.__path__, prefix)]
-    for source in found:
-        comments = ModuleAnalyzer.for_module(source).find_attr_docs()
-        if ("", name) in comments:
-            return "\n".join(comments["", name]).strip()
+    folder = Path(str(module.__file__)).parent
+    sources = sorted(folder.rglob("*.py")) if hasattr(module, "__path__") else []
+    for source in sources or [Path(str(module.__file__))]:
+        body = ast.parse(source.read_text(encoding="utf-8")).body
+        for line, below in pairwise(body):
+            if name in _assigned(line) and isinstance(below, ast.Expr):
+                return inspect.cleandoc(ast.literal_eval(below.value))
     return ""
+
+
+def _assigned(line: ast.stmt) -> list[str]:
+    targets = line.targets if isinstance(line, ast.Assign) else []
+    targets = [line.target] if isinstance(line, ast.AnnAssign) else targets
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _first_line(value: Any) -> str:

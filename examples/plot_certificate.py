@@ -2,8 +2,9 @@
 A certificate
 =============
 
-How well will a model do at a place where nobody labels? A certificate gives its accuracy
-there with an interval, or refuses if the samples are no mixture of the known classes.
+How well will a model do at a place where nobody labels? A certificate gives its
+accuracy there with an interval, or refuses if the samples are no mixture of the known
+classes.
 """
 
 import matplotlib.pyplot as plt
@@ -29,9 +30,7 @@ held_out = ts.Predictions(
 # turns every image on its head.
 rng = np.random.default_rng(0)
 weights = (1.0 + np.arange(10)) ** 2
-shifted = 900 + rng.choice(
-    897, size=500, p=weights[y[900:]] / weights[y[900:]].sum()
-)
+shifted = 900 + rng.choice(897, size=500, p=weights[y[900:]] / weights[y[900:]].sum())
 places = {
     "as before": (X[900:], y[900:]),
     "another mix": (X[shifted], y[shifted]),

@@ -32,7 +32,9 @@ p_s = ts.priors.from_labels(y_train, num_classes=2).numpy()
 sampled = classifier.predict_log_proba(X_test)
 undone = ts.post_compensate(sampled, trained_prior=p_even, target_prior=p_s)
 probs = {"sampled": sampled, "undone": undone}
-probs = {name: np.exp(f - np.logaddexp.reduce(f, 1)[:, None]) for name, f in probs.items()}
+probs = {
+    name: np.exp(f - np.logaddexp.reduce(f, 1)[:, None]) for name, f in probs.items()
+}
 
 # %%
 # Mean probability of the rare class, whose share is 5 %, and the calibration error:

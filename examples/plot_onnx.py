@@ -24,8 +24,8 @@ run = ts.train(config, output=folder / "run")
 ts.export(run, folder / "digits.onnx", target_input=True)
 
 # %%
-# From here on neither tailshift nor PyTorch is needed. What the server has to know, such
-# as the class names, stands in the file's metadata.
+# From here on neither tailshift nor PyTorch is needed. What the server has to know,
+# such as the class names, stands in the file's metadata.
 session = onnxruntime.InferenceSession(folder / "digits.onnx")
 for wanted in session.get_inputs():
     print(wanted.name, wanted.type, wanted.shape)

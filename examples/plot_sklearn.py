@@ -15,7 +15,7 @@ from sklearn.model_selection import train_test_split
 import tailshift as ts
 
 # %%
-# A long tail: 90 zeros for 9 nines. The test set is balanced.
+# A long tail: 85 zeros, 8 nines. The test set is balanced.
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(
     X, y, test_size=0.5, stratify=y, random_state=0
@@ -35,8 +35,8 @@ accuracy = {
 print({name: f"{value:.1%}" for name, value in accuracy.items()})
 
 # %%
-# If the mix is not known, it is estimated from unlabelled samples, and followed if these
-# support it. Here a place where nines are the most frequent:
+# If the mix is not known, it is estimated from unlabelled samples, and followed if
+# these support it. Here a place where nines are the most frequent:
 rng = np.random.default_rng(0)
 mix = counts[::-1] / counts.sum()
 new = rng.choice(len(y_test), size=400, p=mix[y_test] / mix[y_test].sum())
