@@ -10,6 +10,7 @@ from typing import Any
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import GoogleDocstring
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -67,7 +68,7 @@ html_math_renderer = "mathml"
 html_theme_options: dict[str, Any] = {
     "logo": {"text": "tailshift"},
     "navbar_align": "left",
-    "show_toc_level": 2,
+    "show_toc_level": 1,
     "show_prev_next": False,
     "navigation_with_keys": False,
     "footer_start": [],
@@ -87,10 +88,9 @@ def _block_math(translator: Any, node: nodes.math_block) -> None:
     raise nodes.SkipNode
 
 
-def _keep_colon(app: Any, what: str, *rest: Any) -> None:
-    """Keep Napoleon from reading "A column: …" below a field as its type."""
-    if what in ("attribute", "data", "property"):
-        rest[-1].insert(0, "")
+def _whole_attribute(docstring: GoogleDocstring) -> tuple[str, list[str]]:
+    """Keep Napoleon from reading "The column of labels: …" as a type and a text."""
+    return "", docstring._consume_to_end()
 
 
 def _follow_link(app: Sphinx, name: str, source: list[str]) -> None:
@@ -113,5 +113,5 @@ def setup(app: Sphinx) -> None:
         block_renderers=(_block_math, None),
     )
     app.connect("builder-inited", _write_reference, priority=100)
-    app.connect("autodoc-process-docstring", _keep_colon, priority=100)
+    GoogleDocstring._consume_inline_attribute = _whole_attribute  # type: ignore[method-assign] # no setting for it
     app.connect("source-read", _follow_link)

@@ -17,12 +17,12 @@ from PIL import Image, ImageDraw
 import tailshift as ts
 
 # %%
-# Drawn pictures stand in for photos: 40 triangles, 20 boxes, 10 pentagons.
+# Drawn pictures stand in for photos: 30 triangles, 15 boxes, 10 pentagons.
 folder = Path(tempfile.mkdtemp())
 rng = np.random.default_rng(0)
 sides = {"triangle": 3, "box": 4, "pentagon": 5}
 fig, axes = plt.subplots(1, 3, figsize=(5, 1.9), layout="constrained")
-for ax, count, name in zip(axes, [40, 20, 10], sides, strict=True):
+for ax, count, name in zip(axes, [30, 15, 10], sides, strict=True):
     (folder / "images" / name).mkdir(parents=True)
     for i in range(count):
         noise = rng.integers(0, 120, (96, 96, 3), dtype=np.uint8)
