@@ -11,6 +11,9 @@ from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import GoogleDocstring
+from sphinx.util.typing import stringify_annotation
+
+from tailshift import checks
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -74,7 +77,7 @@ html_theme_options: dict[str, Any] = {
     "footer_start": [],
     "footer_end": [],
 }
-html_sidebars = {"index": []}
+html_sidebars = {page: [] for page in ("index", "generated/commands", "glossary")}
 
 
 def _inline_math(translator: Any, node: nodes.math) -> None:
@@ -91,6 +94,22 @@ def _block_math(translator: Any, node: nodes.math_block) -> None:
 def _whole_attribute(docstring: GoogleDocstring) -> tuple[str, list[str]]:
     """Keep Napoleon from reading "The column of labels: …" as a type and a text."""
     return "", docstring._consume_to_end()
+
+
+def _name_aliases(
+    app: Any,
+    what: str,
+    name: str,
+    value: Any,
+    options: Any,
+    signature: str,
+    result: str,
+) -> tuple[str, str]:
+    """Show an alias of a type by its name; Python knows only what it stands for."""
+    for alias in ("VectorLike", "ArrayLike"):
+        shown = stringify_annotation(getattr(checks, alias), "smart")
+        signature = signature and signature.replace(shown, alias)
+    return signature, result
 
 
 def _follow_link(app: Sphinx, name: str, source: list[str]) -> None:
@@ -114,4 +133,5 @@ def setup(app: Sphinx) -> None:
     )
     app.connect("builder-inited", _write_reference, priority=100)
     GoogleDocstring._consume_inline_attribute = _whole_attribute  # type: ignore[method-assign] # no setting for it
+    app.connect("autodoc-process-signature", _name_aliases)
     app.connect("source-read", _follow_link)

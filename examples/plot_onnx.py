@@ -21,7 +21,7 @@ import tailshift as ts
 folder = Path(tempfile.mkdtemp())
 config = ts.load_recipe("digits_lt", ["method.name=lade", "train.epochs=10"])
 run = ts.train(config, output=folder / "run")
-ts.export(run, folder / "digits.onnx", target_input=True)
+_ = ts.export(run, folder / "digits.onnx", target_input=True)
 
 # %%
 # From here on neither tailshift nor PyTorch is needed. What the server has to know,
