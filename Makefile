@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test test-hosts test-slurm check wheel bench clean
+.PHONY: demo demo-photos test test-hosts test-slurm check docs wheel bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
@@ -32,6 +32,10 @@ test-slurm: $(VENV)/.installed-dev
 	  apt-get -qq install -y --no-install-recommends slurm-wlm munge || true
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_slurm.py
 
+# The site, with the gallery run: build/docs/index.html opens from disk.
+docs: $(VENV)/.installed-docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+
 # The wheel alone, not the checkout, must import and carry its recipes.
 wheel: $(VENV)/.installed-dev
 	rm -rf build/wheel build/installed
@@ -57,5 +61,9 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable ".[dev]"
 	touch $@ $(VENV)/.installed
 
+$(VENV)/.installed-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable ".[docs]"
+	touch $@ $(VENV)/.installed
+
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build docs/generated docs/gallery

@@ -3,9 +3,13 @@
 import ast
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+
+import tailshift as ts
 
 ROOT = Path(__file__).parents[1]
 
@@ -42,11 +46,155 @@ def test_readme__loop_on_signals_runs_as_shown():
     assert accuracy > 0.9  # it has learnt, not only run
 
 
-@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "docs/equations.md"])
-def test_links__lead_to_files(path):
-    for link in re.findall(r"\]\(([^)#]+)\)", _read(path)):
-        if not link.startswith("http"):
-            assert ((ROOT / path).parent / link).exists(), f"{path} links to {link}"
+@pytest.mark.parametrize("page", ["which_method", "which_estimator", "pitfalls"])
+def test_guides__programs_print_what_is_said(page, capsys):
+    text = _read(f"docs/guide/{page}.md")
+    [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    exec(compile(code, page, "exec"), {})
+    assert f"prints `{capsys.readouterr().out.strip()}`" in text
+
+
+@pytest.mark.parametrize("page", ["estimation", "certificate"])
+def test_pages__programs_on_saved_logits_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    held_out, target_logits = _held_out([600, 300, 100]), _logits([100, 300, 600])[0]
+    held_out.save("held_out.safetensors")
+    [code] = re.findall(
+        r"```python\n(.*?)```", _read(f"docs/{page}.md"), flags=re.DOTALL
+    )
+    names = {"target_logits": target_logits}
+    exec(compile(code, page, "exec"), names)
+    p_t = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
+    assert (names["found"].target_prior - p_t).abs().sum() < 0.15
+    start = names["found"].reason.split(" (p = ")[0].replace("1000 samples", "2000")
+    assert start.split(" in 2000")[0] in _read(f"docs/{page}.md")
+
+
+@pytest.mark.filterwarnings("ignore::tailshift.estimators.FewSamplesWarning")
+def test_sites__programs_run_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    held_out = _held_out([400, 300, 200, 100])
+    run = SimpleNamespace(
+        class_names=list("abcd"),
+        source_prior=held_out.trained_prior,
+        trained_prior=held_out.trained_prior,
+        predictions=lambda split: held_out,
+    )
+    monkeypatch.setattr(ts, "load", lambda directory: run, raising=False)
+    logits = _logits([10, 20, 30, 40])[0]
+    names = {"ford_logits": logits, "logits": logits}
+    for code in re.findall(r"```python\n(.*?)```", _read("docs/sites.md"), flags=re.S):
+        exec(compile(code, "sites.md", "exec"), names)
+    book = ts.PriorBook.load("book.json")
+    assert torch.equal(book.prior("ford"), names["book"].prior("ford"))
+    assert book.prior("ford")[3] > book.prior("hill")[3]
+
+
+def test_report__file_of_logits_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    [code] = re.findall(r"```python\n(.*?)```", _read("docs/report.md"), flags=re.S)
+    logits, labels = _logits([6, 3, 1])
+    counts = np.array([6, 3, 1])
+    exec(compile(code, "report.md", "exec"), {"np": np, **locals()})
+    saved = ts.Predictions.load("softmax.npz")
+    assert torch.equal(saved.logits, logits)
+    assert saved.trained_prior.tolist() == [0.6, 0.3, 0.1]
+
+
+def test_which_method__numbers_are_those_of_the_results():
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$",
+        _read("docs/guide/which_method.md"),
+        flags=re.MULTILINE,
+    )
+    assert len(rows) == 6
+    results = {
+        line.split(" | ")[0][2:]: re.findall(r"([\d.]+) → ([\d.]+)", line)
+        for line in _read("docs/results.md")
+        .partition("<!-- cifar methods: begin -->")[2]
+        .partition("<!-- cifar methods: end -->")[0]
+        .splitlines()
+        if "→" in line
+    }
+    titles = {"LADE, `official`": "LADE (official)"}
+    titles["LADE, `paper`, α = 0.01"] = "LADE (paper, alpha=0.01)"
+    titles["Softmax, *not* compensated"] = "Softmax"
+    for name, *shown in rows:
+        cells = results[titles.get(name, name)]
+        found = [cells[k]["not" not in name] for k in (0, 2, 4)]
+        assert shown == found, name
+
+
+def test_start_page__has_the_commands_of_the_readme():
+    commands = re.findall(r"^    (tailshift .*)$", _read("docs/index.md"), flags=re.M)
+    assert len(commands) == 2
+    for command in commands:
+        assert f"    {command}" in _read("README.md")
+
+
+DOCS = sorted(
+    str(path.relative_to(ROOT))
+    for path in (ROOT / "docs").rglob("*.md")
+    if not {"generated", "gallery"} & set(path.parts)
+)
+PAGES = ["README.md", "CONTRIBUTING.md", "results/README.md", *DOCS]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_links__lead_to_files_and_headings(path):
+    text = re.sub(r"```.*?```", "", _read(path), flags=re.DOTALL)
+    for link in re.findall(r"\]\(([^)]+)\)", text):
+        if link.startswith("http"):
+            continue
+        name, _, anchor = link.partition("#")
+        target = ((ROOT / path).parent / name).resolve() if name else ROOT / path
+        assert _source(target).exists(), f"{path} links to {link}"
+        assert not anchor or anchor in _anchors(target), f"{path} links to {link}"
+
+
+def test_contents__name_every_page():
+    """What no table of contents names is not found on the site."""
+    listed = set()
+    for path in DOCS:
+        for block in re.findall(r"```\{toctree\}(.*?)```", _read(path), flags=re.S):
+            lines = [line for line in block.splitlines() if line and line[0] != ":"]
+            names = [re.sub(r".*<(.*)>", r"\1", line) for line in lines]
+            listed |= {((ROOT / path).parent / name).resolve() for name in names}
+    pages = {(ROOT / path).with_suffix("") for path in DOCS}
+    assert pages - listed == {ROOT / "docs" / "index"}
+    for page in listed - pages:
+        suffix = ".md" if page.name == "runs" else ".rst"
+        assert _source(page.with_suffix(suffix)).exists()
+
+
+def _source(target):
+    """Return what a page is made from that only a build of the site writes."""
+    docs = ROOT / "docs"
+    if target.parent == docs / "gallery":
+        name = "GALLERY_HEADER.rst" if target.stem == "index" else f"{target.stem}.py"
+        return ROOT / "examples" / name
+    return docs / "reference.py" if docs / "generated" in target.parents else target
+
+
+def _anchors(path):
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.M)
+    bare = [re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings]
+    return [heading.strip().replace(" ", "-") for heading in bare]
+
+
+def _logits(counts):
+    """Return logits of clouds, which carry the uniform prior, and the labels."""
+    num_classes = len(counts)
+    y = torch.repeat_interleave(torch.arange(num_classes), torch.tensor(counts))
+    x = torch.randn(len(y), num_classes) + 2 * torch.eye(num_classes)[y]
+    return 2 * x, y
+
+
+def _held_out(counts):
+    uniform = ts.priors.uniform(len(counts))
+    f, y = _logits(counts)
+    n = torch.tensor(counts)
+    return ts.Predictions(f, y, source_counts=n, trained_prior=uniform)
 
 
 def _read(path):

@@ -84,13 +84,6 @@ def test_label_shift__the_check_tells_mix_from_camera(
     assert (noisy.argmax(1) == y).float().mean() < right - 0.05
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in GUIDE.glob("*.md")))
-def test_links__lead_to_files(name: str) -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", _read(name)):
-        if not link.startswith("http"):
-            assert (GUIDE / link).exists(), f"{name} links to {link}"
-
-
 @pytest.mark.skipif(PUBLISHED["lite0"].path is None, reason="needs the extra")
 @pytest.mark.filterwarnings(FEW)
 def test_features__every_step(

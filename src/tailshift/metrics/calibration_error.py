@@ -158,7 +158,7 @@ class ReliabilityDiagram:
 
     @property
     def expected_calibration_error(self) -> float:
-        """The mean of |accuracy − confidence| by the bins' shares."""
+        """The mean gap of accuracy and confidence by the bins' shares."""
         gaps = (self.accuracy - self.confidence).abs()
         return (self.shares * gaps).nansum().item()
 
