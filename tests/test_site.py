@@ -154,21 +154,21 @@ CLAIMS: dict[str, Callable[[dict[str, Any]], bool]] = {
 """What each program shows, of the names that it leaves."""
 
 
+NEEDED = {"plot_imbalanced_learn": "imblearn", "plot_onnx": "onnxscript"}
+
+
 def test_gallery__claims_are_of_all_programs() -> None:
     assert sorted(CLAIMS) == PROGRAMS
 
 
-@pytest.mark.filterwarnings("ignore:The `srun` command")  # Lightning's, on clusters
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_gallery__runs_and_shows_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name == "plot_features" and PUBLISHED["lite0"].path is None:
         pytest.skip("needs the extra pretrained")
-    for package in {"plot_imbalanced_learn": "imblearn", "plot_onnx": "onnxscript"}.get(
-        name, "numpy"
-    ).split():
-        pytest.importorskip(package)
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name])
     path = ROOT / "examples" / f"{name}.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
     monkeypatch.chdir(tmp_path)
