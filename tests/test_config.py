@@ -524,7 +524,7 @@ def test_from_mapping__nothing_given() -> None:
 
 FREE = {
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_steps", "detect_anomaly"),
-    *("devices", "num_nodes", "num_workers", "shard", "tensorboard"),
+    *("devices", "num_nodes", "num_workers", "shard", "tensorboard", "track"),
 }
 FIXED = {"accelerator", "channels_last", "precision", "start_from"}
 DECISIVE = {
