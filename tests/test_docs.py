@@ -42,7 +42,34 @@ def test_readme__loop_on_signals_runs_as_shown():
     assert accuracy > 0.9  # it has learnt, not only run
 
 
-@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", "docs/equations.md"])
+HOOKS = {  # the library that a section of docs/hooks.md needs
+    "PyTorch: samplers": "torch",
+    "PyTorch and Lightning": "lightning.pytorch",
+    "Hugging Face": "transformers",
+    "scikit-learn": "imblearn",
+    "MLflow": "mlflow.pyfunc",
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries, as a user would see them
+@pytest.mark.parametrize("section", HOOKS)
+def test_hooks__run_as_shown(section, tmp_path, monkeypatch):
+    pytest.importorskip(HOOKS[section], reason=f"{HOOKS[section]} is not installed")
+    shared, *sections = re.split(r"^## ", _read("docs/hooks.md"), flags=re.MULTILINE)
+    [text] = [text for text in sections if text.startswith(section)]
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "hooks"}
+    prelude = re.findall(r"```python\n(.*?)```", shared, flags=re.DOTALL)
+    for code in (*prelude, *blocks):
+        assert len(code.splitlines()) <= 15
+        exec(compile(code, "docs/hooks.md", "exec"), names)
+
+
+@pytest.mark.parametrize(
+    "path", ["README.md", "CONTRIBUTING.md", "docs/equations.md", "docs/hooks.md"]
+)
 def test_links__lead_to_files(path):
     for link in re.findall(r"\]\(([^)#]+)\)", _read(path)):
         if not link.startswith("http"):
