@@ -49,7 +49,7 @@ def mlflow(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
     """
     package = _needed("mlflow", "MLflow")
     client, active = package.MlflowClient(), package.active_run()
-    run_id = active.info.run_id if active else _known_id(directory, "mlflow", done)
+    run_id = active.info.run_id if active else _known_ids(directory).get("mlflow")
     is_new = active is not None or run_id is None
     if run_id is None:
         own = package.start_run(run_name=directory.name, log_system_metrics=False)
@@ -81,7 +81,7 @@ def wandb(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
     """
     package = _needed("wandb", "Weights & Biases")
     run = package.init(
-        id=_known_id(directory, "wandb", done),
+        id=_known_ids(directory).get("wandb"),
         resume="allow",
         reinit="create_new",
         name=directory.name,
@@ -101,21 +101,16 @@ TRACKERS: dict[str, Tracker] = {
 """By the name in ``train.track``."""
 
 
-def _known_id(directory: Path, name: str, done: int) -> str | None:
-    """Return what a tracker calls the run that is resumed; None for a new one."""
-    path = directory / TRACKING
-    if not done or not path.is_file():
-        return None
-    known: str | None = json.loads(path.read_text(encoding="utf-8")).get(name)
-    return known
+def _known_ids(directory: Path) -> dict[str, str]:
+    """Return what each tracker calls the run that is resumed; of a new one, nothing."""
+    path = directory / TRACKING  # a new run begins without it
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _keep_id(directory: Path, name: str, run_id: str) -> None:
-    path = directory / TRACKING
-    kept = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    with atomic_write(path) as temporary:
-        text = json.dumps(kept | {name: run_id}, indent=2)
-        Path(temporary).write_text(text + "\n", encoding="utf-8")
+    text = json.dumps(_known_ids(directory) | {name: run_id}, indent=2)
+    with atomic_write(directory / TRACKING) as temporary:
+        temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def _needed(module: str, title: str) -> Any:
