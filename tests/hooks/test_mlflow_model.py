@@ -12,6 +12,7 @@ from tailshift.hooks import save_mlflow_model
 pyfunc = pytest.importorskip("mlflow.pyfunc", reason="mlflow is not installed")
 
 
+@pytest.mark.filterwarnings("ignore:.*An input example was not provided")
 def test_mlflow_model__answers_for_the_mix_in_its_parameters(
     digits_run: Run, tmp_path: Path
 ) -> None:
