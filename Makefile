@@ -36,10 +36,12 @@ test-slurm: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -W --keep-going -q docs build/docs
 
-# The wheel alone, not the checkout, must import and carry its recipes.
+# The wheel alone, not the checkout, must import and carry its recipes; what is
+# published must pass the checks of the package index.
 wheel: $(VENV)/.installed-dev
 	rm -rf build/wheel build/installed
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel .
+	$(BIN)/python -m build --no-isolation --outdir build/wheel .
+	$(BIN)/python -m twine check --strict build/wheel/*
 	$(BIN)/python -m pip install --quiet --no-deps --target build/installed \
 	  build/wheel/*.whl
 	cd build && PYTHONPATH=installed ../$(BIN)/python -c "import tailshift, pathlib; \

@@ -40,6 +40,7 @@ ROOMS = {
     "report": "Report",
     "report.plots": "Figures",
     "serving": "Serving",
+    "hooks": "Hooks",
     "registry": "Registries and plugins",
 }
 """Modules with a page of their own, in the order of the work, and their titles."""

@@ -525,6 +525,7 @@ def test_from_mapping__nothing_given() -> None:
 FREE = {
     *("checkpoint_every", "checkpoint_minutes", "checkpoint_steps", "detect_anomaly"),
     *("devices", "num_nodes", "num_workers", "shard", "tensorboard", "timeout_minutes"),
+    "track",
 }
 FIXED = {"accelerator", "channels_last", "precision", "start_from"}
 DECISIVE = {

@@ -197,5 +197,30 @@ def _held_out(counts):
     return ts.Predictions(f, y, source_counts=n, trained_prior=uniform)
 
 
+HOOKS = {  # the library that a section of docs/hooks.md needs
+    "PyTorch: samplers": "torch",
+    "PyTorch and Lightning": "lightning.pytorch",
+    "Hugging Face": "transformers",
+    "scikit-learn": "imblearn",
+    "MLflow": "mlflow.pyfunc",
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries, as a user would see them
+@pytest.mark.parametrize("section", HOOKS)
+def test_hooks__run_as_shown(section, tmp_path, monkeypatch):
+    pytest.importorskip(HOOKS[section], reason=f"{HOOKS[section]} is not installed")
+    shared, *sections = re.split(r"^## ", _read("docs/hooks.md"), flags=re.MULTILINE)
+    [text] = [text for text in sections if text.startswith(section)]
+    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    assert blocks
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "hooks"}
+    prelude = re.findall(r"```python\n(.*?)```", shared, flags=re.DOTALL)
+    for code in (*prelude, *blocks):
+        assert len([line for line in code.splitlines() if line]) <= 15
+        exec(compile(code, "docs/hooks.md", "exec"), names)
+
+
 def _read(path):
     return (ROOT / path).read_text(encoding="utf-8")

@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,7 @@ LAYERS = (
     "report",
     "serving",
     "sklearn",
+    "hooks",
     "paper",
     "demo",
     "cli",
@@ -104,6 +106,11 @@ PUBLIC = (
     "report",
     "reproduce",
     "sklearn.PriorShiftClassifier",
+    "hooks.TrainerLoss",
+    "hooks.keep_predictions",
+    "hooks.save_mlflow_model",
+    "losses.DistributedLoss",
+    "data.ClassSampler",
     "predict",
     "estimate",
     "export",
@@ -152,6 +159,14 @@ def test_package__all_is_true_and_sorted() -> None:
 def test_package__has_a_version_and_its_types() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", ts.__version__)
     assert (SOURCE / "py.typed").is_file()
+
+
+def test_version__is_the_same_everywhere() -> None:
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    cited = re.findall(r"^version: (.+)$", (root / "CITATION.cff").read_text(), re.M)
+    newest = re.findall(r"^## (\d\S+)", (root / "CHANGELOG.md").read_text(), re.M)[0]
+    assert [project["version"]] == cited == [newest]
 
 
 def test_layers__every_module_has_a_place() -> None:

@@ -3,6 +3,7 @@
 from tailshift import calibration as calibration
 from tailshift import data as data
 from tailshift import estimators as estimators
+from tailshift import hooks as hooks
 from tailshift import losses as losses
 from tailshift import methods as methods
 from tailshift import metrics as metrics

@@ -236,6 +236,17 @@ class TrainConfig(_Section):
     """Name the part of the network or the operation that gives the first NaN; slow."""
     tensorboard: Annotated[bool, Machine()] = False
     """Write TensorBoard events beside the metrics file."""
+    track: Annotated[
+        tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Machine()
+    ] = ()
+    """Log each epoch's metrics to these too; a list, or names with commas between
+    them. Each goes where its own settings say, such as MLFLOW_TRACKING_URI."""
+
+    @field_validator("track", mode="before")
+    @classmethod
+    def _names(cls, track: Any) -> Any:
+        names = track.split(",") if isinstance(track, str) and track else track or ()
+        return tuple(names) if isinstance(names, list) else names
 
     @field_validator("sampler")
     @classmethod

@@ -8,8 +8,14 @@ from typing import Any, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn import get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
-from sklearn.utils import _safe_indexing, assert_all_finite, indexable
+from sklearn.utils import (
+    _safe_indexing,
+    assert_all_finite,
+    indexable,
+    metadata_routing,
+)
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
@@ -26,6 +32,7 @@ from tailshift.targets import Target, as_target_prior
 SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
 ALWAYS_TRAINED = -1
 SCORES = ("predict_proba", "decision_function")
+AFTER_SAMPLING = "after sampling"
 
 
 class SingleSampleWarning(UserWarning):
@@ -51,12 +58,21 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         calibrator: ``"bcts"``, ``"temperature"``, ``"vector"`` or None for none.
         cv: Number of folds, at least 2.
         random_state: Seed of the folds.
+        trained_prior: The class mix that each clone's probabilities answer for, if it
+            is not that of the (weighted) samples in ``fit``. ``"after sampling"`` is
+            what the samplers of a pipeline of imbalanced-learn made for its last step,
+            clone by clone; otherwise a prior (C,), a name or a file, such as
+            ``"uniform"`` for a ``BalancedRandomForestClassifier``. Probabilities are
+            then brought back to the samples as they are. A
+            ``CalibratedClassifierCV`` around such a pipeline has undone the sampling
+            already; as its last step it has not.
 
     Attributes:
         classes_: The labels, sorted: the order of all priors and probabilities.
         source_prior_: :math:`p_s`, the share of each class in ``fit``, by weight if
             samples are weighted, shape (C,).
         target_prior_: :math:`p_t` to answer for: :math:`p_s` until ``adapt``.
+        trained_priors_: The mix that each clone answers for by itself, shape (k, C).
         adaptation_: What ``adapt`` found; its ``reason`` is a sentence.
         estimators_: The fitted clones.
 
@@ -82,11 +98,19 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         calibrator: CalibratorLike = "bcts",
         cv: int = 5,
         random_state: int = 0,
+        trained_prior: Target | None = None,
     ) -> None:
         self.estimator = estimator
         self.calibrator = calibrator
         self.cv = cv
         self.random_state = random_state
+        self.trained_prior = trained_prior
+
+    def get_metadata_routing(self) -> Any:
+        """Return where ``fit`` sends what it is given, for scikit-learn's routing."""
+        router = metadata_routing.MetadataRouter(owner=self)
+        to_fit = metadata_routing.MethodMapping().add(caller="fit", callee="fit")
+        return router.add(estimator=self.estimator, method_mapping=to_fit)
 
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:  # noqa: N803 (scikit-learn's name)
         """Train, and calibrate on folds left out.
@@ -94,7 +118,8 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         Args:
             X: Samples.
             y: Labels of any kind.
-            fit_params: Arguments for the ``fit`` of each clone. ``sample_weight`` (of a
+            fit_params: Arguments for the ``fit`` of each clone, sent on as the clone
+                has requested if metadata routing is enabled. ``sample_weight`` (of a
                 pipeline, ``STEP__sample_weight``) has one entry a sample, of which each
                 clone gets its own; what is trained on is then the weighted class mix,
                 so ``source_prior_`` is the share of each class in the weights. What is
@@ -103,6 +128,9 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 as far as calibration makes up for them.
         """
         self._check_settings()
+        if get_config()["enable_metadata_routing"]:
+            routed = metadata_routing.process_routing(self, "fit", **fit_params)
+            fit_params = routed.estimator.fit
         y = column_or_1d(y, warn=True)
         assert_all_finite(y, input_name="y")
         check_classification_targets(y)
@@ -112,6 +140,8 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self._counts = torch.from_numpy(counts)
         self._drawn_prior = from_counts(self._counts).numpy()
         self.source_prior_ = self._weighted_prior(labels, fit_params)
+        if self.trained_prior is not None:  # samplers and such do not know of weights
+            self.source_prior_ = self._drawn_prior
         self.target_prior_ = self.source_prior_
         self._held_out = self._cross_fit(X, y, labels, fit_params)
         self._calibrate()
@@ -128,16 +158,20 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         """Train the clones, and return what they say of samples they have not seen."""
         folds = self._folds(labels)
         log_p = np.zeros((len(labels), len(self.classes_)))
-        self.estimators_ = []
+        self.estimators_, trained_priors = [], []
         for seen, left_out in _parts(folds):
             own = {
                 name: _safe_indexing(value, seen) if _is_weight(name) else value
                 for name, value in fit_params.items()
             }
-            fitted = clone(self.estimator).fit(_safe_indexing(X, seen), y[seen], **own)
+            fitted, p = self._fit_clone(_safe_indexing(X, seen), y[seen], own)
             self.estimators_.append(fitted)
+            trained_priors.append(p)
             if len(left_out):
-                log_p[left_out] = self._log_probs(fitted, _safe_indexing(X, left_out))
+                log_p[left_out] = self._log_probs(
+                    fitted, p, _safe_indexing(X, left_out)
+                )
+        self.trained_priors_ = np.stack(trained_priors)  # (k, C)
         held_out = folds != ALWAYS_TRAINED
         if not held_out.any():
             return None
@@ -147,6 +181,32 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             source_counts=self._counts,
             trained_prior=torch.from_numpy(self._drawn_prior),
         )
+
+    def _fit_clone(
+        self,
+        X: Any,  # noqa: N803
+        y: NDArray[Any],
+        fit_params: dict[str, Any],
+    ) -> tuple[Any, NDArray[np.float64]]:
+        """Return a fitted clone, and the mix that its probabilities answer for."""
+        fitted = clone(self.estimator)
+        if self.trained_prior is None:
+            return fitted.fit(X, y, **fit_params), self.source_prior_
+        if not _is_after_sampling(self.trained_prior):
+            p = self._target(self.trained_prior).numpy()
+            return fitted.fit(X, y, **fit_params), p
+        name, last = fitted.steps[-1]
+        counting = _CountingEstimator(last)
+        fitted.steps[-1] = (name, counting)
+        fitted.fit(X, y, **fit_params)
+        fitted.steps[-1] = (name, counting.estimator)
+        counts = np.array([(counting.labels == c).sum() for c in self.classes_])
+        if not counts.all():
+            raise ValueError(
+                "`estimator` must leave samples of every class, but its sampler left "
+                f"none of class {self.classes_[counts.argmin()]}."
+            )
+        return fitted, counts / counts.sum()
 
     def adapt(self, X: Any) -> Self:  # noqa: N803
         """Estimate the class mix of unlabelled data and answer for it from now on.
@@ -191,10 +251,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         """
         check_is_fitted(self)
         log_p = torch.stack(
-            [
-                self._calibrated(self._log_probs(fitted, X))
-                for fitted in self.estimators_
-            ]
+            [self._calibrated(log_p) for log_p in self._clones_log_probs(X)]
         )  # (k, N, C)
         compensated = post_compensate(
             log_p.logsumexp(dim=0) - math.log(len(log_p)),  # the log of the mean
@@ -225,6 +282,14 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return tags
 
     def _check_settings(self) -> None:
+        steps = getattr(self.estimator, "steps", [])
+        has_sampler = any(hasattr(step, "fit_resample") for _, step in steps)
+        if _is_after_sampling(self.trained_prior) and not has_sampler:
+            raise TypeError(
+                "`estimator` must be a pipeline with a sampler for `trained_prior` "
+                f"'after sampling', but {type(self.estimator).__name__} is none. Give "
+                "the mix itself, or leave `trained_prior` out."
+            )
         if not any(hasattr(self.estimator, name) for name in SCORES):
             raise TypeError(
                 "`estimator` must be a classifier with predict_proba or "
@@ -280,18 +345,27 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             )
         return folds
 
-    def _log_probs(self, fitted: Any, X: Any) -> NDArray[np.float64]:  # noqa: N803
+    def _clones_log_probs(self, X: Any) -> Iterator[NDArray[np.float64]]:  # noqa: N803
+        for fitted, p in zip(self.estimators_, self.trained_priors_, strict=True):
+            yield self._log_probs(fitted, p, X)
+
+    def _log_probs(
+        self,
+        fitted: Any,
+        trained_prior: NDArray[np.float64],
+        X: Any,  # noqa: N803
+    ) -> NDArray[np.float64]:
         """Return one clone's log probabilities, none of them 0.
 
         They answer for the mix of the samples as they are, as held-out ones are
-        counted: a clone trained on weighted samples carries another.
+        counted: a clone trained on weighted or resampled ones carries another.
         """
         if hasattr(fitted, "predict_proba"):
             p = np.asarray(fitted.predict_proba(X), dtype=np.float64)
-            log_p = np.log((1 - SMOOTHING) * p + SMOOTHING * self.source_prior_)
+            log_p = np.log((1 - SMOOTHING) * p + SMOOTHING * trained_prior)
         else:
             log_p = self._as_logits(fitted.decision_function(X))
-        shift: NDArray[np.float64] = np.log(self._drawn_prior / self.source_prior_)
+        shift: NDArray[np.float64] = np.log(self._drawn_prior / trained_prior)
         return log_p + shift
 
     def _as_logits(self, scores: Any) -> NDArray[np.float64]:
@@ -313,7 +387,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         A held-out sample is judged by the clone that has not seen it; were these judged
         by all, the two would differ without any shift.
         """
-        log_p = np.stack([self._log_probs(e, X) for e in self.estimators_])  # (k, N, C)
+        log_p = np.stack(list(self._clones_log_probs(X)))  # (k, N, C)
         rng = np.random.default_rng(self.random_state)
         chosen = rng.permutation(log_p.shape[1]) % len(log_p)
         rows: NDArray[np.float64] = log_p[chosen, np.arange(len(chosen))]
@@ -354,6 +428,28 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 delattr(self, name)
             if hasattr(self.estimators_[0], name):
                 setattr(self, name, getattr(self.estimators_[0], name))
+
+
+class _CountingEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+    """Stands in for a pipeline's last step while it is fitted, and keeps its labels."""
+
+    def __init__(self, estimator: Any) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:  # noqa: N803
+        self.labels = np.asarray(y)
+        self.estimator.fit(X, y, **fit_params)
+        return self
+
+    def get_metadata_routing(self) -> Any:
+        return self.estimator.get_metadata_routing()
+
+    def __sklearn_tags__(self) -> Any:
+        return self.estimator.__sklearn_tags__()
+
+
+def _is_after_sampling(trained_prior: Any) -> bool:
+    return isinstance(trained_prior, str) and trained_prior == AFTER_SAMPLING
 
 
 def _is_weight(name: str) -> bool:

@@ -44,7 +44,8 @@ def test_long_tailed_data__labels_out_of_range(name):
 
 def test_datasets__registered_with_a_sentence():
     assert DATASETS.names() == [
-        *("cifar100_lt", "cifar10_lt", "csv", "digits_lt", "features", "folder"),
+        *("cifar100_lt", "cifar10_lt", "csv", "datasets", "digits_lt"),
+        *("features", "folder"),
         *("imagenet_lt", "inaturalist2018", "list", "parquet", "places_lt"),
     ]
     for name in DATASETS:

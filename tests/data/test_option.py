@@ -12,6 +12,7 @@ from tailshift.data import parse_data_option
         ("csv:/a/b.csv", {"name": "csv", "path": "/a/b.csv"}),
         ("list:C:\\a.txt", {"name": "list", "path": "C:\\a.txt"}),
         ("parquet:data", {"name": "parquet", "path": "data"}),
+        ("datasets:owner/birds", {"name": "datasets", "path": "owner/birds"}),
         ("digits_lt", {"name": "digits_lt"}),
     ],
 )
@@ -25,7 +26,7 @@ def test_parse_data_option(option, settings):
         (
             "foldr:photos",
             "unknown data set 'foldr'; did you mean 'folder'? Known: cifar100_lt, "
-            "cifar10_lt, csv, digits_lt, features, folder, imagenet_lt, "
+            "cifar10_lt, csv, datasets, digits_lt, features, folder, imagenet_lt, "
             "inaturalist2018, list, parquet, places_lt",
         ),
         (
@@ -36,8 +37,9 @@ def test_parse_data_option(option, settings):
         ("folder:", "`--data` folder:: the path is missing."),
         (
             "",
-            "unknown data set ''; Known: cifar100_lt, cifar10_lt, csv, digits_lt, "
-            "features, folder, imagenet_lt, inaturalist2018, list, parquet, places_lt",
+            "unknown data set ''; Known: cifar100_lt, cifar10_lt, csv, datasets, "
+            "digits_lt, features, folder, imagenet_lt, inaturalist2018, list, parquet, "
+            "places_lt",
         ),
     ],
 )

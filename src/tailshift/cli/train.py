@@ -150,7 +150,8 @@ def train_command(
     data: Annotated[
         str | None,
         typer.Option(
-            help="Your images: folder:PATH, csv:FILE, list:FILE, parquet:PATH."
+            help="Your images: folder:PATH, csv:FILE, list:FILE, parquet:PATH, "
+            "datasets:PATH|NAME."
         ),
     ] = None,
     features: Annotated[

@@ -25,9 +25,9 @@ from tailshift.data.image_loader import BrokenImageWarning, FileLoader, FileSpli
 from tailshift.data.images import Preparation
 from tailshift.data.memory import Augmentation, MemoryLoader, MemorySplit
 from tailshift.data.own_forms import ImageCSV, ImageFolder, ImageList, parse_data_option
-from tailshift.data.parquet import ImageParquet
+from tailshift.data.parquet import ImageDatasets, ImageParquet
 from tailshift.data.randomness import Stream, sample_order
-from tailshift.data.samplers import SAMPLERS, Sampler
+from tailshift.data.samplers import SAMPLERS, ClassSampler, Sampler
 
 __all__ = [
     "CIFAR10LT",
@@ -40,6 +40,7 @@ __all__ = [
     "BatchPlan",
     "Batches",
     "BrokenImageWarning",
+    "ClassSampler",
     "DataCheck",
     "DataShape",
     "Dataset",
@@ -50,6 +51,7 @@ __all__ = [
     "FileSplit",
     "INaturalist2018",
     "ImageCSV",
+    "ImageDatasets",
     "ImageFolder",
     "ImageList",
     "ImageNetLT",

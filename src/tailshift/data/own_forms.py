@@ -302,8 +302,8 @@ def parse_data_option(option: str) -> dict[str, str]:
     """Return the data settings that an option stands for.
 
     Args:
-        option: ``folder:PATH``, ``csv:FILE``, ``list:FILE``, ``parquet:PATH`` or the
-            name of a data set.
+        option: ``folder:PATH``, ``csv:FILE``, ``list:FILE``, ``parquet:PATH``,
+            ``datasets:PATH|NAME`` or the name of a data set.
 
     Example:
         >>> parse_data_option("folder:photos/birds")

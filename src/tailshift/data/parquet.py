@@ -1,4 +1,4 @@
-"""Parquet tables of images, in the layout of the Hugging Face hub."""
+"""Tables of images: Parquet files in the hub's layout, and Hugging Face data sets."""
 
 import importlib
 import json
@@ -91,6 +91,50 @@ class ImageParquet(OwnImages):
                 )
 
 
+@DATASETS.register("datasets")
+@dataclass(frozen=True)
+class ImageDatasets(ImageParquet):
+    """A data set of Hugging Face's package `datasets`, with an image and a label."""
+
+    sentence: ClassVar[str] = (
+        "Your own images: a data set of Hugging Face, saved to disk or by its name."
+    )
+    form: ClassVar[str] = "a folder of save_to_disk, or a data set's name on the hub"
+
+    def _tables(self, path: Path) -> dict[str, Any]:
+        package = _import("datasets")
+        is_saved = any((path / name).is_file() for name in SAVED)
+        with _telling_faults(path, "a data set of Hugging Face"):
+            found = (package.load_from_disk if is_saved else package.load_dataset)(
+                path.as_posix()
+            )
+        parts = dict(found) if isinstance(found, dict) else {"train": found}
+        parts = {SPLIT_NAMES.get(name, name): part for name, part in parts.items()}
+        if "train" not in parts:
+            raise ValueError(
+                f"`{path}` must have a split train, but has {shown(', '.join(parts))}."
+            )
+        known = {name: parts[name] for name in SPLIT_NAMES.values() if name in parts}
+        return {name: self._table(path, part) for name, part in known.items()}
+
+    def _table(self, path: Path, part: Any) -> Any:
+        columns = [self.image_column, self.label_column]
+        if not set(columns) <= set(part.column_names):
+            raise ValueError(
+                f"`{path}` must have the columns {' and '.join(columns)}, but has "
+                f"{shown(', '.join(part.column_names))}. Name them with "
+                "data.image_column and data.label_column."
+            )
+        table = part.flatten_indices().data.table  # rows as they were selected
+        return table.select(columns).replace_schema_metadata(
+            part.features.arrow_schema.metadata  # has the class names
+        )
+
+
+SAVED = ("dataset_dict.json", "state.json")
+"""What `save_to_disk` leaves in a folder, of several splits and of one."""
+
+
 @dataclass(frozen=True, eq=False)
 class ImageTable:
     """Encoded images in a column of a table."""
@@ -178,8 +222,8 @@ def class_names_in(schema: Any, column: str) -> tuple[str, ...]:
 
 
 @contextmanager
-def _telling_faults(file: Path) -> Iterator[None]:
-    """Turn what pyarrow makes of a broken table into one sentence."""
+def _telling_faults(file: Path, form: str = "a Parquet table") -> Iterator[None]:
+    """Turn what a library makes of broken data into one sentence."""
     try:
         yield
     except FileNotFoundError:
@@ -187,7 +231,7 @@ def _telling_faults(file: Path) -> Iterator[None]:
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ValueError(
-            f"`{file}` must be a Parquet table, but cannot be read ({reason})."
+            f"`{file}` must be {form}, but cannot be read ({reason})."
         ) from None
 
 
@@ -196,6 +240,7 @@ def _import(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         raise ModuleNotFoundError(
-            "Parquet tables need the package pyarrow, which is not installed. Install "
-            "it with `pip install tailshift[datasets]`."
+            f"{'Parquet tables' if module != 'datasets' else 'Hugging Face data sets'} "
+            f"need the package {module.partition('.')[0]}, which is not installed. "
+            "Install it with `pip install tailshift[datasets]`."
         ) from None

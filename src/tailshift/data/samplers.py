@@ -7,14 +7,16 @@ own, again from the start if it has too few. So the instance-balanced sampler dr
 every image once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DistributedSampler
 
 from tailshift.data.randomness import Stream, hashed_integers, hashed_uniforms
 from tailshift.priors import VectorLike
@@ -74,21 +76,29 @@ class Sampler:
         return torch.from_numpy(prior)
 
     def draw(
-        self, labels: VectorLike, *, seed: int, epoch: int, num_epochs: int = 1
+        self,
+        labels: VectorLike,
+        *,
+        seed: int,
+        epoch: int,
+        num_epochs: int = 1,
+        num_draws: int | None = None,
     ) -> Draws:
-        """Return the epoch's samples, as many as there are labels.
+        """Return the epoch's samples.
 
         Args:
             labels: Class indices, shape (N,).
             seed: The run's seed.
             epoch: The epoch, counted from 0.
             num_epochs: Epochs of the whole training.
+            num_draws: Length of the epoch; by default as many as there are labels.
         """
         y = np.asarray(labels)
+        total = len(y) if num_draws is None else num_draws
         _, c, n = np.unique(y, return_inverse=True, return_counts=True)
         weights = self.class_weights(n.astype(np.float64), min(epoch / num_epochs, 1))
         u = hashed_uniforms([0], seed=seed, epoch=epoch, stream=Stream.QUOTA)
-        quotas = _rounded(weights, len(y), u.item())  # (C,) draws of each class
+        quotas = _rounded(weights, total, u.item())  # (C,) draws of each class
         hashes = hashed_integers(
             np.arange(len(y)), seed=seed, epoch=epoch, stream=Stream.CLASS_ORDER
         )
@@ -96,7 +106,7 @@ class Sampler:
         c = np.repeat(np.arange(len(n)), quotas)  # (N,) the class of each draw
         # cumsum − itself is where a class begins, among the draws and in by_class. Its
         # k-th draw takes its image k modulo n, for the (k // n)-th time.
-        k = np.arange(len(y)) - (quotas.cumsum() - quotas)[c]
+        k = np.arange(total) - (quotas.cumsum() - quotas)[c]
         ids, occurrences = by_class[(n.cumsum() - n)[c] + k % n[c]], k // n[c]
         order = np.argsort(
             hashed_integers(
@@ -162,3 +172,88 @@ def reverse(counts: Counts, progress: float) -> Counts:
     """Rare classes most: by n_max / n_c [zhou2020]."""
     weights: Counts = counts.max() / counts
     return weights
+
+
+class ClassSampler(DistributedSampler[int]):
+    """Any of :data:`SAMPLERS` for a ``torch.utils.data.DataLoader``.
+
+    Processes that train together share the draws out: rank r takes every W-th from the
+    r-th on, so that together they sample what one process would, to the count, and
+    batches of size B/W join to its batches of size B. Call :meth:`set_epoch` before
+    each epoch, as for its base; Lightning does, and leaves a sampler of this base as it
+    is. Accelerate and ``transformers.Trainer`` deal batches out themselves: give
+    ``rank=0, world_size=1`` there.
+
+    Args:
+        labels: Class index of each sample of the data set, shape (N,).
+        sampler: Name of one of :data:`SAMPLERS`, or one of your own.
+        seed: Seed of the draws, the same on all processes.
+        num_epochs: Epochs of the whole training, for ``"progressive"``.
+        num_draws: Samples of an epoch over all processes, a multiple of their number;
+            by default N.
+        rank: This process, 0..world_size − 1; by default the process group's answer
+            when an epoch begins, or 0.
+        world_size: Number of processes; by default as for ``rank``.
+
+    Example:
+        >>> labels = [0, 0, 0, 0, 0, 1]
+        >>> sampler = ClassSampler(labels, "class_balanced")
+        >>> [labels[i] for i in sampler]
+        [1, 1, 0, 0, 0, 1]
+        >>> halves = [ClassSampler(labels, rank=r, world_size=2) for r in (0, 1)]
+        >>> [[labels[i] for i in half] for half in halves]
+        [[1, 0, 0], [1, 0, 1]]
+    """
+
+    def __init__(
+        self,
+        labels: VectorLike,
+        sampler: str | Sampler = "class_balanced",
+        *,
+        seed: int = 0,
+        num_epochs: int = 1,
+        num_draws: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self.labels = np.asarray(labels)
+        super().__init__(self.labels, num_replicas=1, rank=0, seed=seed)  # type: ignore[arg-type] # it asks for the length alone
+        self.sampler = SAMPLERS.get(sampler) if isinstance(sampler, str) else sampler
+        self.num_epochs = num_epochs
+        self.num_draws = len(self.labels) if num_draws is None else num_draws
+        if (rank is None) != (world_size is None):
+            raise ValueError(
+                "`rank` and `world_size` must be given together, but `rank` is "
+                f"{rank} and `world_size` is {world_size}."
+            )
+        self._given = None if rank is None or world_size is None else (rank, world_size)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield positions in the data set: this process's share of the epoch."""
+        rank, world_size = self._place()
+        draws = self.sampler.draw(
+            self.labels,
+            seed=self.seed,
+            epoch=self.epoch,
+            num_epochs=self.num_epochs,
+            num_draws=self.num_draws,
+        )
+        yield from draws.sample_ids[rank::world_size].tolist()
+
+    def __len__(self) -> int:
+        """Return how many samples this process has in an epoch."""
+        return self.num_draws // self._place()[1]
+
+    def _place(self) -> tuple[int, int]:
+        """Return rank and number of processes, asked for late: groups form late."""
+        rank, world_size = self._given or (0, 1)
+        if self._given is None and dist.is_available() and dist.is_initialized():
+            rank, world_size = dist.get_rank(), dist.get_world_size()
+        if self.num_draws % world_size:
+            fewer = self.num_draws - self.num_draws % world_size
+            raise ValueError(
+                f"`num_draws` must be a multiple of the {world_size} processes, so "
+                f"that none waits for another, but is {self.num_draws}. Give "
+                f"num_draws={fewer} or {fewer + world_size}."
+            )
+        return rank, world_size

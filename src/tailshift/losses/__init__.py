@@ -3,6 +3,7 @@
 from tailshift.losses.balanced_softmax import BalancedSoftmaxLoss, balanced_softmax_loss
 from tailshift.losses.base import (
     LOSSES,
+    DistributedLoss,
     Loss,
     LossFunction,
     Reduction,
@@ -49,6 +50,7 @@ __all__ = [
     "ClassBalancedCrossEntropyLoss",
     "ClassBalancedFocalLoss",
     "CrossEntropyLoss",
+    "DistributedLoss",
     "FocalLoss",
     "LADELoss",
     "LDAMLoss",

@@ -243,7 +243,7 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
         path.unlink()
     best = directory / run.BEST
     files = [run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS_LOG, run.ENVIRONMENT]
-    files.append(run.LOG)
+    files += [run.LOG, run.TRACKING]
     for path in (best, path_before(best), *(directory / name for name in files)):
         path.unlink(missing_ok=True)
     for folder in (run.PREDICTIONS, run.TENSORBOARD):

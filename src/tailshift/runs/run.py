@@ -40,6 +40,7 @@ CHECKPOINT, METRICS_LOG, ENVIRONMENT = (
     "environment.json",
 )
 PREDICTIONS, TENSORBOARD = "predictions", "tensorboard"
+TRACKING = "tracking.json"
 WEIGHTS_MARK = "tailshift_weights"
 
 

@@ -132,8 +132,9 @@ def features(
     returned as it is.
 
     Args:
-        data: ``folder:PATH``, ``csv:FILE``, ``list:FILE``, ``parquet:PATH``, the name
-            of a data set or of a recipe, or the data themselves.
+        data: ``folder:PATH``, ``csv:FILE``, ``list:FILE``, ``parquet:PATH``,
+            ``datasets:PATH|NAME``, the name of a data set or of a recipe, or the data
+            themselves.
         model: ``lite0`` or ``timm:NAME``.
         output: The bank's folder.
         weights: A file of weights instead of the published ones.

@@ -5,7 +5,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ from tailshift.training.distributed import (
 )
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
+from tailshift.training.tracking import TRACKERS, Log
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -73,7 +74,7 @@ class Recorder:
         self.epochs_done = 0
         self._scores: dict[int, float] = {}
         self._trainer: Trainer | None = None
-        self._board: Any = None
+        self._logs: list[Log] = []
         self._steps_since_saved = 0
         self._last_saved = time.monotonic()
 
@@ -127,20 +128,18 @@ class Recorder:
         self.fabric.barrier()  # none continues before all have read the checkpoint
 
     @contextmanager
-    def tensorboard(self) -> Iterator[None]:
-        """Open TensorBoard's event file while the block runs, if it is asked for."""
-        if not (self.config.train.tensorboard and self.fabric.is_global_zero):
-            yield
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ModuleNotFoundError(
-                "`train.tensorboard` needs TensorBoard, which is not installed. "
-                "Install tailshift[tensorboard]."
-            ) from None
-        folder, done = str(self.directory / run.TENSORBOARD), self.epochs_done
-        with SummaryWriter(folder, purge_step=done + 1) as self._board:
+    def tracking(self) -> Iterator[None]:
+        """Open the trackers that are asked for while the block runs."""
+        train = self.config.train
+        names = {*train.track, *(["tensorboard"] if train.tensorboard else [])}
+        with ExitStack() as opened:
+            self._logs = [
+                opened.enter_context(
+                    tracker(self.directory, self.config, self.epochs_done)
+                )
+                for name, tracker in TRACKERS.items()
+                if name in names and self.fabric.is_global_zero
+            ]
             yield
 
     def print_plan(self, *, is_filled: bool) -> None:
@@ -235,10 +234,10 @@ class Recorder:
             file.write(json.dumps(metrics) + "\n")
             file.flush()
             os.fsync(file.fileno())  # on disk before the checkpoint that counts it
-        if self._board is not None:
-            names = ("loss", "train_accuracy", "lr", "images_per_second")
-            for name in (*names, *(key for key in metrics if key.startswith("val_"))):
-                self._board.add_scalar(name, metrics[name], metrics["epoch"])
+        names = ("loss", "train_accuracy", "lr", "images_per_second")
+        tracked = (*names, *(key for key in metrics if key.startswith("val_")))
+        for log in self._logs:
+            log({name: metrics[name] for name in tracked}, metrics["epoch"])
 
     def after_step(self) -> None:
         """Save a checkpoint within an epoch when it is time."""

@@ -184,7 +184,7 @@ def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
         begin_directory(recorder.directory, recorder.config)
     fabric.barrier()
     recorder.print_plan(is_filled=is_resumed and recorder.checkpoint.is_file())
-    with stop_on_interrupt() as stop, recorder.tensorboard():
+    with stop_on_interrupt() as stop, recorder.tracking():
         finished = train_stages(recorder, stop, first, is_resumed=is_resumed)
     recorder.save_checkpoint()
     if fabric.broadcast(stop.is_preemption):
