@@ -43,7 +43,7 @@ FEWEST = 50  # images, before a site's stream is judged
 MOST_WINDOW = 2**23  # logits of a site that are kept: 32 MB
 MOST_HISTORY = 200  # judgements of a site that are kept
 JUDGED_HALF_LIVES = 2  # of a window, which are tested for a shift
-CERTIFICATE_REPLICATES = 100  # of a certificate, as few as a test at the level above needs
+CERTIFICATE_REPLICATES = 100  # as few as a test at the level above needs
 MOVED = 0.1  # total variation from which an approved mix counts as left
 
 SCHEMA = """
