@@ -210,12 +210,13 @@ class StepSums:
         Args:
             loss: A scalar.
             output: Output of the network, with logits (N, C).
-            labels: Class indices; of stacked batches the first N are what counts.
+            labels: Class indices (N,), or (kN,) of k stacked batches: their images are
+                mixed, and an answer is right if it is the label of any of them.
         """
-        logits = logits_of(output)
-        own = labels[: len(logits)]
-        correct = (logits.argmax(-1) == own).sum()
-        return cls(loss.item(), int(correct), len(own), len(labels))
+        answers = logits_of(output).argmax(-1)  # (N,)
+        num = len(answers)
+        is_right = answers == labels.view(len(labels) // max(num, 1), num)  # (k, N)
+        return cls(loss.item(), int(is_right.any(0).sum()), num, len(labels))
 
     def __add__(self, other: "StepSums") -> "StepSums":
         """Return the sums of two pieces of a batch."""
