@@ -270,6 +270,7 @@ METHODS: dict[str, Callable[[Source], Estimate]] = {
         quapy_method, "BayesianMAPLS", num_warmup=100, num_samples=200
     ),
     "LEIP": partial(quapy_method, "LEIP"),
+    "LEIP, τ 0.5": partial(quapy_method, "LEIP", tau=0.5),
     "RLLS": partial(quapy_method, "RLLS"),
     "EMQ": partial(mlquantify_method, "EMQ"),
     "KDEyML": partial(mlquantify_method, "KDEyML"),
