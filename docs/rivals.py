@@ -393,7 +393,7 @@ def blocks(rows: list[dict[str, str]]) -> dict[str, str]:
     """Return the text of each marked block."""
     softmax, lade = ([r for r in rows if r["data"] == data] for data in CIFAR)
     mixtures = [
-        {**r, "target": f"{r['data'].removeprefix('mixture, ')}: {r['target']}"}
+        {**r, "target": f"{r['data'].removeprefix('mixture, ')}, {r['target']}"}
         for r in rows
         if r["data"] in MIXTURES
     ]
@@ -425,7 +425,7 @@ def fill() -> None:
 def main() -> None:
     """Measure, keep and fill."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=2)
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--tables", action="store_true", help="only fill the tables")
     arguments = parser.parse_args()
