@@ -1,6 +1,8 @@
 """The documents say what is there."""
 
 import ast
+import csv
+import importlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,3 +226,14 @@ def test_hooks__run_as_shown(section, tmp_path, monkeypatch):
 
 def _read(path):
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+def test_rivals__tables_are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    rivals = importlib.import_module("rivals")
+    with rivals.RESULTS.open(encoding="utf-8", newline="") as file:
+        tables = rivals.blocks(list(csv.DictReader(file)))
+    page = _read("docs/estimation.md")
+    for name, table in tables.items():
+        shown = f"<!-- {name}: begin -->\n\n{table}\n\n<!-- {name}: end -->"
+        assert page.count(shown) == 1, name
