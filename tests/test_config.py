@@ -509,6 +509,16 @@ def test_load_recipe__average_of_sharded_weights() -> None:
     ]
 
 
+def test_load_recipe__none_unsets_what_can_be_none_and_is_a_word_elsewhere() -> None:
+    settings = ["train.ema=none", "train.label_smoothing=none", "optim.clip_norm=none"]
+    config = load_recipe("cifar100_lt_ir100_softmax_quick", settings)
+    assert (config.train.ema, config.optim.clip_norm) == (None, None)
+    assert config.train.label_smoothing == "none"
+    assert _faults("train.epochs=none") == [
+        "`train.epochs` must be a valid integer, but is 'none'."
+    ]
+
+
 def test_from_mapping__nothing_given() -> None:
     with pytest.raises(ConfigError) as error:
         RunConfig.from_mapping({})

@@ -4,7 +4,8 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, Literal, Self, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_type_hints
 
 import torch
 from pydantic import (
@@ -584,7 +585,12 @@ def _section(
         known = list(getattr(kind, "model_fields", ()))
     unknown = [key for key in values if key not in known]
     faults.extend(_unknown_key(f"{section}.{key}", known) for key in unknown)
-    settings = {key: value for key, value in values.items() if key in known}
+    hints = get_type_hints(kind)
+    settings = {  # TOML has no word for None
+        key: None if value == "none" and NoneType in get_args(hints[key]) else value
+        for key, value in values.items()
+        if key in known
+    }
     try:
         # Strict as JSON is: "5" and true are no numbers, but a list may be a tuple.
         text = json.dumps(settings, default=str)
