@@ -227,7 +227,7 @@ def test_array__of_six_runs_one_fails_and_five_end(
     root = write_cifar100(tmp_path / "data")
     listed = slurm.run("tailshift", "reproduce", "table2", "--quick", "--commands")
     commands = [line for line in listed.splitlines() if line.startswith("tailshift")]
-    settings = f"--data-root {root} --set train.epochs=1 --set train.batch_size=16"
+    settings = f"--data-root {root} --set train.epochs=1 --set data.imbalance_ratio=4"
     lines = [f"{line} {settings}" for line in commands[:6]]
     lines[3] += " --set optim.lr=-1"
     (tmp_path / "commands").write_text("\n".join(lines) + "\n")
