@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test test-hosts test-slurm check docs wheel bench clean
+.PHONY: demo demo-photos test test-hosts test-slurm soak check docs wheel bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
@@ -31,6 +31,10 @@ test-slurm: $(VENV)/.installed-dev
 	command -v slurmctld > /dev/null || DEBIAN_FRONTEND=noninteractive \
 	  apt-get -qq install -y --no-install-recommends slurm-wlm munge || true
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_slurm.py
+
+# A thousand kills, full disks and damaged files: hours; the same command goes on.
+soak: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py
 
 # The site, with the gallery run: build/docs/index.html opens from disk.
 docs: $(VENV)/.installed-docs

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 import tailshift as ts
-from tailshift.data.features import FeatureBank, split_path
+from tailshift.data.features import FeatureBank, map_split, split_path
 from tailshift.data.image_loader import BrokenImageWarning, FileLoader
 from tailshift.data.images import Preparation, load_image
 from tailshift.data.memory import Normalisation
@@ -167,6 +167,34 @@ def test_features__killed_and_resumed_are_the_same_bytes(
     for name in names:
         expected = (whole.directory / name).read_bytes()
         assert (resumed.directory / name).read_bytes() == expected, name
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+@pytest.mark.parametrize("damaged", ["note", "features", "labels"])
+def test_features__damaged_while_it_was_killed_are_the_same_bytes(
+    make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch, damaged: str
+) -> None:
+    monkeypatch.setattr(extraction, "BATCH", 2)
+    monkeypatch.setattr(extraction, "MARKED", 2)
+    whole = make("whole")
+    folder = whole.directory.with_name("killed")
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(extraction, "embed", _die_at(5))
+        make("killed")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    note = folder / "progress-train-0-0-of-1"
+    if damaged == "note":
+        done, total = note.read_text().split()
+        note.write_text(f"{int(done) + 2} {total}")  # batches that were never computed
+    else:
+        shape = whole.split("train").features.shape
+        array = map_split(split_path(folder, "train"), tuple(shape), mode="r+")[damaged]
+        array.reshape(-1).view(np.uint8)[1] ^= 1
+        array.flush()
+    resumed = make("killed")
+    for path in whole.directory.iterdir():
+        assert (resumed.directory / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.filterwarnings("always::tailshift.data.image_loader.BrokenImageWarning")

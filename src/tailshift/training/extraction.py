@@ -8,6 +8,7 @@ import os
 import signal
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
@@ -30,6 +31,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tailshift.config import ModelConfig
 from tailshift.data import Dataset, FeatureSplit, LongTailedData, Split
+from tailshift.data.batches import BatchPlan
 from tailshift.data.features import (
     BANK_FACTS,
     FeatureBank,
@@ -380,7 +382,7 @@ def num_done(plan: BankPlan, jobs: int) -> int:
     for name, split in plan.splits.items():
         for view in range(plan.num_views(name)):
             marks = [plan.mark(name, view, rank, jobs) for rank in range(jobs)]
-            batches = sum(int(m.read_text()) for m in marks if m.is_file())
+            batches = sum(_noted(mark)[0] for mark in marks)
             done += min(batches * BATCH, len(split))
     return done
 
@@ -406,7 +408,6 @@ def work(rank: int, jobs: int, plan: BankPlan, backbone: Backbone, track: Told) 
         arrays = map_split(split_path(plan.folder, name), shape, mode="r+")
         for view in range(plan.num_views(name)):
             mark = plan.mark(name, view, rank, jobs)
-            done = int(mark.read_text()) if mark.is_file() else 0
             loader = split.loader(
                 batch_size=BATCH * jobs,
                 training=view > 0,
@@ -414,6 +415,7 @@ def work(rank: int, jobs: int, plan: BankPlan, backbone: Backbone, track: Told) 
                 world_size=jobs,
                 num_workers=num_cores,
             )
+            done, total = _checked(mark, arrays, view, loader.plan)
             with closing(loader):
                 for batch in loader.epoch(view, done):
                     ids = batch.sample_ids.numpy()
@@ -422,9 +424,10 @@ def work(rank: int, jobs: int, plan: BankPlan, backbone: Backbone, track: Told) 
                         _check_finite(given, ids, name)
                         arrays["features"][view, ids] = given
                         arrays["labels"][ids] = batch.labels
+                        total = _add_rows(total, arrays, view, ids)
                     done += 1
                     if done % MARKED == 0 or done == len(loader):
-                        _note(mark, done, arrays)
+                        _note(mark, done, total, arrays)
                     track(len(ids))
 
 
@@ -497,12 +500,40 @@ def _worker(
             answers.put(warning.message)
 
 
-def _note(mark: Path, done: int, arrays: dict[str, Any]) -> None:
-    """Write how many batches are done, once they are on disk."""
+def _note(mark: Path, done: int, total: int, arrays: dict[str, Any]) -> None:
+    """Write how many batches are done, and their checksum, once they are on disk."""
     for array in arrays.values():
         array.flush()
     with atomic_write(mark) as temporary:
-        temporary.write_text(str(done))
+        temporary.write_text(f"{done} {total:08x}")
+
+
+def _noted(mark: Path) -> tuple[int, int]:
+    """Return what was noted; nothing, if no note is there or it is damaged."""
+    try:
+        done, total = mark.read_text(encoding="ascii").split()
+        return int(done), int(total, 16)
+    except (FileNotFoundError, ValueError):
+        return 0, 0
+
+
+def _checked(
+    mark: Path, arrays: dict[str, Any], view: int, plan: BatchPlan
+) -> tuple[int, int]:
+    """Return the batches done and their checksum; none, if what is there differs."""
+    done, noted = _noted(mark)
+    total = 0
+    for request in plan.epoch(view)[:done]:
+        ids = request.sample_ids
+        total = _add_rows(total, arrays, view, ids[arrays["labels"][ids] >= 0])
+    return (done, total) if total == noted and 0 <= done <= len(plan) else (0, 0)
+
+
+def _add_rows(total: int, arrays: dict[str, Any], view: int, ids: Any) -> int:
+    """Return a checksum that goes on with some samples' features and labels."""
+    for rows in (arrays["features"][view, ids], arrays["labels"][ids]):
+        total = zlib.crc32(rows.tobytes(), total)
+    return total
 
 
 def folded(backbone: Backbone, image_size: int) -> nn.Module:
