@@ -23,6 +23,7 @@ import contextlib
 import csv
 import hashlib
 import io
+import itertools
 import json
 import os
 import pickle
@@ -93,7 +94,7 @@ def _training(inputs: Path, output: Path) -> list[str]:
 
 def _features(inputs: Path, output: Path) -> list[str]:
     network = ["--model", "timm:test_efficientnet", "--weights", f"{inputs}/tiny.pth"]
-    size = ["--image-size", "32", "--views", "2"]
+    size = ["--image-size", "32", "--views", "8"]
     data = f"folder:{inputs}/photos"
     return ["features", data, *network, *size, "-o", str(output / "bank")]
 
@@ -122,7 +123,7 @@ def _serving(inputs: Path, output: Path) -> list[str]:
 
 SUBJECTS = (
     Subject("training", _training, 0.4, 9),
-    Subject("features", _features, 0.5, 4),
+    Subject("features", _features, 0.3, 4),
     Subject("tuning", _tuning, 0.4, 3),
     Subject("server", _serving, 1.5, 3),
     Subject("reproduce", _reproducing, 0.5, 1),
@@ -679,8 +680,11 @@ class Log:
 
 def _rounds(log: Log, kills: int) -> Iterator[int]:
     """Yield seeds that were not used, until there are as many knocks as asked for."""
-    while len(rows := log.rows()) < kills:
-        yield 1 + max((int(row["seed"]) for row in rows), default=-1)
+    first = 1 + max((int(row["seed"]) for row in log.rows()), default=-1)
+    for seed in itertools.count(first):
+        if len(log.rows()) >= kills:
+            return
+        yield seed
 
 
 def soak(options: argparse.Namespace) -> int:
