@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from scipy.special import betainc
 from torch import Tensor
 
 ROOT, ABOVE_ROOT = 0, -1  # the row of the root, and its parent
@@ -201,6 +200,8 @@ def expected_distance(mix: Tensor, pseudo_counts: Tensor) -> float:
         >>> expected_distance(even, 2 * even)  # θ uniform in [0, 1]: twice 1/4
         0.5
     """
+    from scipy.special import betainc  # slow to import, and seldom needed
+
     q, a = mix.numpy(), pseudo_counts.numpy()
     b, mu = a.sum() - a, a / a.sum()
     below = q * betainc(a, b, q) - mu * betainc(a + 1, b, q)
