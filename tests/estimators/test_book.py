@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from scipy.stats import beta
 
 import tailshift as ts
 from tailshift import priors
@@ -22,18 +23,30 @@ def book():
     return book
 
 
-def test_prior__by_hand(book):
-    """q_lake = (A q_north + n) / (A + 100), and 0.001 of it is the source prior."""
-    a, north = book.strength("north"), (book.prior("north") - 0.0005) / 0.999
-    by_hand = (a * north + torch.tensor([90, 10])) / (a + 100)
-    torch.testing.assert_close(book.prior("lake"), 0.999 * by_hand + 0.0005)
-
-
-def test_prior__is_that_of_the_tree(book):
+def test_prior__of_a_group_by_hand(book):
+    """q_all = (A p_s + ñ) / (A + ñ·), and 0.001 of it is the source prior."""
     own = torch.tensor([[0, 0], [0, 0], [90, 10], [7, 3], [5, 45]]).double()
-    q = shrink(own, [-1, 0, 1, 1, 0], priors.uniform(2)).means
-    for row, site in enumerate(("all", *book.sites)):
-        torch.testing.assert_close(book.prior(site), 0.999 * q[row] + 0.0005)
+    q = shrink(own, [-1, 0, 1, 1, 0], priors.uniform(2))
+    by_hand = (q.strengths[-1] / 2 + q.totals[0]) / (
+        q.strengths[-1] + q.totals[0].sum()
+    )
+    torch.testing.assert_close(book.prior("all"), 0.999 * by_hand + 0.0005)
+    torch.testing.assert_close(book.prior("north"), 0.999 * q.means[1] + 0.0005)
+
+
+def test_prior__of_a_site_is_the_median_of_two_classes(book):
+    """Of two shares that sum to 1 the nearest in distance is the median."""
+    north = (book.prior("north") - 0.0005) / 0.999
+    a = book.strength("north") * north + torch.tensor([90, 10])
+    median = beta(*a.tolist()).median()
+    assert book.prior("lake")[0].item() == pytest.approx(
+        0.999 * median + 0.0005, abs=1e-4
+    )
+
+
+def test_prior__of_a_site_without_samples_is_its_parents(book):
+    book.add("new", parent="north")
+    torch.testing.assert_close(book.prior("new"), book.prior("north"))
 
 
 def test_prior__no_class_is_impossible_by_accident():

@@ -33,7 +33,7 @@ def test_thresholds__by_hand():
     assert found.tolist() == [[False, True], [True, True]]
 
 
-def _reference_set(f, y, trained, q, level, x):
+def _reference_set(f, y, trained, q, level, x, allow_empty):
     """Return the set of one sample, by the definition, class by class."""
 
     def probs(row):
@@ -42,7 +42,7 @@ def _reference_set(f, y, trained, q, level, x):
 
     def score(row, c):
         p = probs(row)
-        return -1.0 if p[c] == max(p) else 1 - p[c]
+        return -1.0 if p[c] == max(p) and not allow_empty else 1 - p[c]
 
     n = [y.count(c) for c in range(len(q))]
     chosen = []
@@ -62,18 +62,20 @@ def _reference_set(f, y, trained, q, level, x):
     return chosen
 
 
+@pytest.mark.parametrize("allow_empty", [False, True])
 @pytest.mark.parametrize("level", [0.5, 0.8, 0.95])
-def test_sets__as_a_loop(level):
+def test_sets__as_a_loop(level, allow_empty):
     f = torch.randn(60, 4).double()
     y = torch.cat([torch.arange(4), torch.randint(4, (56,))])
     trained = priors.from_counts([8, 4, 2, 1]).tolist()
     q = priors.from_counts([1, 1, 3, 9]).tolist()
     held_out = ts.Predictions(f.float(), y, trained_prior=torch.tensor(trained))
     x = torch.randn(30, 4)
-    found = ts.ConformalSets(level, by="all").fit(held_out).sets(x, q)
-    rows = held_out.logits.tolist()
+    sets = ts.ConformalSets(level, by="all", allow_empty=allow_empty).fit(held_out)
+    found = sets.sets(x, q)
+    known = held_out.logits.tolist(), y.tolist(), trained, q, level
     for row, chosen in zip(x.tolist(), found.tolist(), strict=True):
-        assert chosen == _reference_set(rows, y.tolist(), trained, q, level, row)
+        assert chosen == _reference_set(*known, row, allow_empty)
 
 
 def test_sets__by_class_is_the_quantile_of_its_own_scores():
@@ -102,6 +104,43 @@ def test_sets__cover_after_a_shift(mixture, by):
         ignored.append(sets.sets(x, p_s)[rows, y].double().mean().item())
     assert 0.89 < sum(covered) / 20 < 0.92
     assert by == "class" or sum(ignored) / 20 < 0.85
+
+
+def test_sets__that_may_be_empty_cover_no_more_than_asked(mixture):
+    """Where the first answer is right in 97 of 100, sets of at most one class do."""
+    mixture = mixture(6, spread=3.0)
+    p_s, p_t = mixture.source_prior, mixture.source_prior.flip(0)
+    covered = {False: [], True: []}
+    for seed in range(20):
+        held_out = ts.Predictions(
+            *mixture.draw(p_s, 2000, seed), trained_prior=mixture.source_prior
+        )
+        x, y = mixture.draw(p_t, 2000, seed + 100)
+        for empty, shares in covered.items():
+            sets = ts.ConformalSets(0.9, allow_empty=empty).fit(held_out).sets(x, p_t)
+            shares.append(sets[torch.arange(len(y)), y].double().mean().item())
+            assert sets.any(dim=1).all() == (not empty)
+    assert sum(covered[False]) / 20 > 0.95
+    assert 0.89 < sum(covered[True]) / 20 < 0.92
+
+
+@pytest.mark.parametrize("num_samples", [25, 31, 40])
+def test_sets__that_may_be_empty_leave_one_out(num_samples):
+    """Of n samples, each left out in turn, exactly ⌈0.9 n⌉ are covered.
+
+    That is split conformal prediction's count for scores without ties: the sample is
+    covered if it is among the ⌈0.9 n⌉ smallest of all n.
+    """
+    n = num_samples
+    y = torch.arange(2).repeat_interleave(n)
+    f = torch.randn(2 * n, 2) + 4 * torch.eye(2)[y]  # nearly always right
+    covered = torch.zeros(2)
+    for i in range(2 * n):
+        rest = torch.arange(2 * n) != i
+        held_out = ts.Predictions(f[rest], y[rest], trained_prior=priors.uniform(2))
+        sets = ts.ConformalSets(0.9, by="class", allow_empty=True).fit(held_out)
+        covered[y[i]] += sets.sets(f[i : i + 1], priors.uniform(2))[0, y[i]]
+    assert covered.tolist() == [math.ceil(0.9 * n)] * 2
 
 
 def test_sets__pool_classes_with_few_samples(mixture):
@@ -155,6 +194,12 @@ def test_sets__never_empty_nested_and_permuted(seed, by, shares):
     )
     assert small.any(dim=1).all()
     assert (small <= large).all()
+    plain = ts.ConformalSets(0.9, by=by, allow_empty=True).fit(held_out).sets(x, q)
+    top = (x - p.log() + q.log()).argmax(dim=1)
+    rows = torch.arange(len(x))
+    # The first answer in every set can but lower the threshold of the others.
+    plain[rows, top] = True
+    assert (large <= plain).all()
     order = torch.randperm(4, generator=g)
     place = order.argsort()  # where each class has gone
     moved = ts.Predictions(f[:, order], place[y], trained_prior=p[order])

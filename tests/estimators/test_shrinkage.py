@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 
 from tailshift import priors
 from tailshift.estimators.shrinkage import (
+    excess_spread,
+    expected_distance,
+    fitting_strength,
     likeliest_strength,
     log_dirichlet_multinomial,
+    nearest_mix,
     shrink,
     siblings_likelihood,
     worth_to_parent,
@@ -75,6 +79,77 @@ def test_likeliest_strength__is_the_maximum_and_finds_the_true_one():
 def test_likeliest_strength__without_samples_trusts_the_parent():
     nothing = torch.zeros(3, 4).double()
     assert likeliest_strength(nothing, priors.uniform(4)) == pytest.approx(1e6)
+
+
+def test_excess_spread__by_hand():
+    """Two sites of 4 and of the shares (1, 0), (0, 1); the parent surely even.
+
+    A' = 1 makes ρ = 1/2: expected is 1/2 · (1/2 + 1/8) = 5/16, found 1/2.
+    """
+    n = torch.tensor([[4, 0], [0, 4], [0, 0]]).double()
+    sure = 1e12 * priors.uniform(2).double()
+    assert excess_spread(n, 1.0, sure) == pytest.approx(0.6, abs=1e-6)
+
+
+def test_fitting_strength__finds_the_true_one_and_has_no_excess():
+    m = priors.from_counts([5, 3, 1, 1])
+    theta = torch.distributions.Dirichlet(20 * m).sample((400,))
+    n = torch.distributions.Multinomial(50, probs=theta).sample()
+    best = fitting_strength(n, m)
+    assert 15 < best < 27
+    assert excess_spread(n, best, m) == pytest.approx(0, abs=1e-6)
+
+
+def test_fitting_strength__at_its_ends():
+    even = priors.uniform(2)
+    assert fitting_strength(torch.zeros(3, 2).double(), even) == 1e6
+    alike = torch.tensor([[5, 5]] * 3).double()
+    assert fitting_strength(alike, even) == 1e6
+    opposite = torch.tensor([[1e6, 0], [0, 1e6]]).double()
+    assert fitting_strength(opposite, 1e6 * even) < 0.2
+
+
+def test_shrink__by_spread_above_estimates_alone():
+    own = torch.tensor([[0, 0], [0, 0], [0, 0], [8, 2], [3, 7], [9, 1], [4, 6]])
+    parents, estimates = [-1, 0, 0, 1, 1, 2, 2], [False] * 3 + [True] + [False] * 3
+    n, even = own.double(), priors.uniform(2)
+    by_counts, q = shrink(n, parents, even), shrink(n, parents, even, estimates)
+    assert by_counts.strengths.keys() == q.strengths.keys() == {-1, 0, 1, 2}
+    assert q.strengths[1] != pytest.approx(by_counts.strengths[1], rel=0.05)
+
+
+def test_expected_distance__as_drawn():
+    a = torch.tensor([0.3, 2.0, 0.05, 4.0]).double()
+    q = priors.from_counts([1, 5, 0, 2]).double()
+    theta = torch.distributions.Dirichlet(a).sample((200_000,))
+    drawn = (theta - q).abs().sum(dim=1).mean().item()
+    assert expected_distance(q, a) == pytest.approx(drawn, abs=0.005)
+
+
+amounts = st.lists(st.floats(0.01, 40), min_size=4, max_size=4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(amounts, amounts)
+def test_nearest_mix__is_expected_no_further_than_own_parent_or_mean(counts, pseudo):
+    n, a = torch.tensor(counts).double(), torch.tensor(pseudo).double()
+    q = nearest_mix(n, a)
+    assert q.sum().item() == pytest.approx(1)
+    at = expected_distance(q, a + n)
+    for mix in (n / n.sum(), a / a.sum(), (a + n) / (a + n).sum()):
+        assert at <= expected_distance(mix, a + n) + 1e-5
+
+
+def test_nearest_mix__is_closer_where_sites_have_little_in_common():
+    """100 classes at A = 10: the posterior mean is further off than the counts."""
+    p = priors.from_counts(priors.long_tailed_counts(1000, 50, 100)).double()
+    theta = torch.distributions.Dirichlet(10 * p).sample((300,))
+    n = torch.distributions.Multinomial(30, probs=theta).sample().double()
+    near = torch.stack([nearest_mix(row, 10 * p) for row in n])
+    own, mean, near = (
+        (q - theta).abs().sum(dim=1).mean() for q in (n / 30, (n + 10 * p) / 40, near)
+    )
+    assert near < 0.98 * min(own, mean)
 
 
 def _sites(strength, num_sites, num_samples, num_classes=10):

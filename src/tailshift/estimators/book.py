@@ -12,7 +12,7 @@ from torch import Tensor
 from tailshift.checks import check_counts
 from tailshift.estimators.base import PriorEstimator
 from tailshift.estimators.posteriors import Logits
-from tailshift.estimators.shrinkage import ABOVE_ROOT, Shrunk, shrink
+from tailshift.estimators.shrinkage import ABOVE_ROOT, Shrunk, nearest_mix, shrink
 from tailshift.priors import VectorLike, as_prior
 from tailshift.registry import did_you_mean
 from tailshift.storage import cut, read_json, write_json
@@ -71,14 +71,18 @@ class _BookFile(BaseModel):
 class PriorBook:
     r"""The class mixes of many sites, each shrunk to its parent's.
 
-    .. math:: q_{site} = (1 - \varepsilon)\, \frac{A\, q_{parent} + \tilde n_{site}}
-                              {A + \tilde n_{site \cdot}} + \varepsilon\, p_s
+    .. math:: q_{site} = (1 - \varepsilon) \left(t\, q_{parent}
+                         + (1 - t)\, \frac{n_{site}}{n_{site \cdot}}\right)
+                         + \varepsilon\, p_s
 
-    where :math:`\tilde n` is what was counted or estimated at the site and below it,
-    and the strength A of each parent is the likeliest
+    where n is what was counted or estimated at the site, and t makes the mix the
+    nearest that can be expected
+    (:func:`~tailshift.estimators.shrinkage.nearest_mix`) if the site's mix is drawn
+    around its parent's with the strength A that its siblings have
     (:func:`~tailshift.estimators.shrinkage.shrink`): where siblings are alike, a site
     of which little is known gets their mix, and where they are not, its own counts
-    decide. The parent of all is ``"all"``, and that of ``"all"`` the source prior.
+    decide. A group has the mean of what its sites and its own parent tell of it. The
+    parent of all is ``"all"``, and that of ``"all"`` the source prior.
 
     Args:
         class_names: One per class.
@@ -93,7 +97,7 @@ class PriorBook:
         >>> book.add("hill", counts=[7, 3], parent="north")
         >>> book.add("new", parent="north")
         >>> [round(book.prior(site)[0].item(), 2) for site in book.sites]
-        [0.78, 0.89, 0.73, 0.78]
+        [0.78, 0.89, 0.74, 0.78]
     """
 
     def __init__(
@@ -183,7 +187,12 @@ class PriorBook:
         if site != ALL:
             self._site(site)
         row = 0 if site == ALL else 1 + list(self._sites).index(site)
-        q = self._fitted().means[row]
+        fitted = self._fitted()
+        q = fitted.means[row]
+        if site != ALL and row not in fitted.strengths:  # no group
+            above = self._parents()[row]
+            pseudo_counts = fitted.strengths[above] * fitted.means[above]
+            q = nearest_mix(fitted.totals[row], pseudo_counts)
         return (1 - self.floor) * q + self.floor * self.source_prior
 
     def strength(self, parent: str = ALL) -> float:
@@ -261,15 +270,20 @@ class PriorBook:
         """Return the mixes and strengths, computed once after each change."""
         if self._shrunk is None:
             C = len(self.source_prior)
-            rows = {ALL: 0} | {name: i for i, name in enumerate(self._sites, start=1)}
             sites = list(self._sites.values())
             own = [site.own_counts(C) for site in sites]
             self._shrunk = shrink(
                 torch.stack([torch.zeros(C, dtype=torch.float64), *own]),
-                [ABOVE_ROOT, *(rows[site.parent] for site in sites)],
+                self._parents(),
                 self.source_prior,
+                [False, *(site.is_estimate for site in sites)],
             )
         return self._shrunk
+
+    def _parents(self) -> list[int]:
+        """Return the row of each site's parent; ``"all"`` is row 0."""
+        rows = {ALL: 0} | {name: i for i, name in enumerate(self._sites, start=1)}
+        return [ABOVE_ROOT, *(rows[site.parent] for site in self._sites.values())]
 
 
 def _entry(

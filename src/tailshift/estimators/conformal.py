@@ -58,10 +58,18 @@ class ConformalSets:
     made up to M by all held-out samples, weighted as above, and then the share is
     approximate.
 
+    By default the likeliest class is in every set, and where it alone is right more
+    often than ``level``, so often are the sets. With ``allow_empty`` every class is
+    scored by :math:`1 - p`, as in plain split conformal prediction, and ``level`` is
+    covered there too. An empty set then says that even the likeliest class is less
+    likely than the right one is in ``level`` of all samples. Want it where such a
+    sample goes to a person; not where each must have an answer.
+
     Args:
         level: Share of samples to cover.
         by: ``"all"``, over the target's samples together, for the smallest sets; or
             ``"class"``, for each class.
+        allow_empty: Whether a set may be without any class.
 
     Example:
         >>> logits = torch.randn(4000, 3).mul(2)
@@ -73,11 +81,14 @@ class ConformalSets:
         tensor(0.9100)
     """
 
-    def __init__(self, level: float = 0.9, by: By = "all") -> None:
+    def __init__(
+        self, level: float = 0.9, by: By = "all", *, allow_empty: bool = False
+    ) -> None:
         self.level = check_level(level)
         if by not in get_args(By):
             raise ValueError(f"`by` must be 'all' or 'class', but is {by!r}.")
         self.by = by
+        self.allow_empty = allow_empty
 
     def fit(self, held_out: Predictions) -> Self:
         """Take labelled samples that the model was not trained on."""
@@ -143,7 +154,8 @@ class ConformalSets:
         g = post_compensate(
             f, trained_prior=self.trained_prior_, target_prior=target_prior
         )
-        return set_scores(g.softmax(dim=1))
+        p = g.softmax(dim=1)
+        return 1 - p if self.allow_empty else set_scores(p)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "counts_"):
