@@ -154,3 +154,18 @@ def test_read__a_pipe_is_not_waited_for(tmp_path):
     assert str(error.value) == (
         f"`{tmp_path / 'a.parquet'}` must be a regular file, but is not one."
     )
+
+
+def test_read__more_rows_than_memory_holds(tmp_path, monkeypatch):
+    """Rows of one value take no room in a file, but as objects they do."""
+    file = _write(tmp_path / "a.parquet", [None] * 100_000, [0] * 100_000)
+    assert file.stat().st_size < 10_000
+    monkeypatch.setattr("tailshift.data.parquet.free_memory", lambda: 12_000_000)
+    with pytest.raises(ValueError, match="unpacks") as error:
+        ImageParquet(path=str(file)).read(file)
+    assert str(error.value) == (
+        f"`{file}` unpacks to 0.0 GB, with the tables before it, but only 0.0 GB of "
+        "memory are free. Save the images as files."
+    )
+    monkeypatch.setattr("tailshift.data.parquet.free_memory", lambda: 20_000_000)
+    assert ImageParquet(path=str(file)).read(file).class_names == ("0",)

@@ -17,6 +17,7 @@ from tailshift.data.dataset import DATASETS
 from tailshift.data.image_loader import FileSplit
 from tailshift.data.list_files import shown
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
+from tailshift.storage import free_memory
 
 
 @DATASETS.register("parquet")
@@ -65,14 +66,23 @@ class ImageParquet(OwnImages):
         arrow, parquet = _import("pyarrow"), _import("pyarrow.parquet")
         columns = [self.image_column, self.label_column]
         parts: dict[str, list[Any]] = {}
+        size, most = 0, free_memory()
         for file in parquet_files(path):
             with _telling_faults(file):
-                there = parquet.read_schema(file).names
+                about = parquet.read_metadata(file)
+                there = about.schema.to_arrow_schema().names
+                size += unpacked_size(about)
             if not set(columns) <= set(there):
                 raise ValueError(
                     f"`{file}` must have the columns {' and '.join(columns)}, but has "
                     f"{shown(', '.join(there))}. Name them with data.image_column and "
                     "data.label_column."
+                )
+            if size > most:
+                raise ValueError(
+                    f"`{file}` unpacks to {size / 1e9:.1f} GB, with the tables before "
+                    f"it, but only {most / 1e9:.1f} GB of memory are free. Save the "
+                    "images as files."
                 )
             with _telling_faults(file):
                 table = parquet.read_table(file, columns=columns, memory_map=True)
@@ -197,6 +207,19 @@ def parquet_files(path: Path) -> list[Path]:
         if not file.is_file():  # a pipe would be waited for
             raise ValueError(f"`{file}` must be a regular file, but is not one.")
     return files
+
+
+def unpacked_size(about: Any) -> int:
+    """Return how many bytes a table takes in memory, at least, by its own account.
+
+    A million rows of one value are a few bytes in a file; in Python a label is an
+    object, and a text besides until the classes are numbered.
+
+    Args:
+        about: pyarrow's metadata of the file.
+    """
+    groups = map(about.row_group, range(about.num_row_groups))
+    return int(sum(group.total_byte_size for group in groups) + 150 * about.num_rows)
 
 
 def split_of(file: Path) -> str:
