@@ -43,6 +43,8 @@ class ImageParquet(OwnImages):
     def read(self, path: Path) -> Found:
         """Return the splits that the files' names tell."""
         tables = self._tables(path)
+        for table in tables.values():
+            self._check_images(path, table.column(self.image_column).type)
         names = class_names_in(tables["train"].schema, self.label_column)
         labels = {
             split: table.column(self.label_column).to_pylist()
@@ -59,7 +61,9 @@ class ImageParquet(OwnImages):
             images = ImageTable(
                 path, split, table.column(self.image_column), np.arange(len(table))
             )
-            splits[split] = FileSplit(images, torch.tensor(labels[split]))
+            splits[split] = FileSplit(
+                images, torch.tensor(labels[split], dtype=torch.int64)
+            )
         return Found(splits, names)
 
     def _tables(self, path: Path) -> dict[str, Any]:
@@ -91,6 +95,18 @@ class ImageParquet(OwnImages):
             raise ValueError(f"`{path}` must have a train split, but has none.")
         with _telling_faults(path):  # their columns may be of different types
             return {name: arrow.concat_tables(tables) for name, tables in parts.items()}
+
+    def _check_images(self, path: Path, kind: Any) -> None:
+        types = _import("pyarrow.types")
+        names = [field.name for field in kind] if types.is_struct(kind) else []
+        inner = kind.field("bytes").type if names.count("bytes") == 1 else kind
+        is_bytes = types.is_binary(inner) or types.is_large_binary(inner)
+        if not is_bytes and not types.is_fixed_size_binary(inner):
+            raise ValueError(
+                f"`{path}` must have encoded images in the column "
+                f"{shown(self.image_column)}, bytes or structs with the field `bytes`, "
+                f"but has {shown(str(kind))}. Name another with data.image_column."
+            )
 
     def _check_labels(self, labels: list[Any], num_classes: int, where: str) -> None:
         for row, label in enumerate(labels):
