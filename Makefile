@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test test-hosts test-slurm check docs wheel bench clean
+.PHONY: demo demo-photos test test-hosts test-slurm fuzz check docs wheel bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
@@ -31,6 +31,14 @@ test-slurm: $(VENV)/.installed-dev
 	command -v slurmctld > /dev/null || DEBIAN_FRONTEND=noninteractive \
 	  apt-get -qq install -y --no-install-recommends slurm-wlm munge || true
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_slurm.py
+
+# Strange files, images and requests, more than 30,000: half an hour. Which failed, and
+# with which seed, is in the log.
+FUZZ_LOG ?= build/fuzz.csv
+fuzz: $(VENV)/.installed-dev
+	mkdir -p $(dir $(FUZZ_LOG)) && rm -f $(FUZZ_LOG)
+	TAILSHIFT_FUZZ_LOG=$(abspath $(FUZZ_LOG)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	  -q -m slow tests/fuzz tests/serving/test_server_fuzz.py
 
 # The site, with the gallery run: build/docs/index.html opens from disk.
 docs: $(VENV)/.installed-docs
