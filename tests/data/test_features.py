@@ -1,6 +1,7 @@
 """Feature banks: what is written is read, mapped into memory, refused if damaged."""
 
 import errno
+import gc
 import io
 import os
 import subprocess
@@ -348,6 +349,14 @@ def test_from_file__unpacks_to_more_than_the_memory(
         f"{file} unpacks to 0.2 GB, but at most 0.1 GB are read, half of the free "
         "memory. Save each array as an .npy file, which is mapped into memory."
     )
+
+
+def test_from_file__a_broken_archive_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    file.write_bytes(b"PK\x03\x04 and nothing more")
+    with pytest.raises(ValueError, match="NumPy"):
+        FeatureBank.from_file(tmp_path / "bank", file)
+    gc.collect()  # which warns of a file that is open, and a warning is an error
 
 
 def test_from_file__a_lone_array_whatever_its_name(tmp_path: Path) -> None:

@@ -425,12 +425,12 @@ def _read_numpy(path: Path, name: str) -> dict[str, NDArray[Any]]:
         path, "Save each array as an .npy file, which is mapped into memory."
     )
     try:
+        with path.open("rb") as file:  # NumPy leaves a broken archive open
+            if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
+                file.seek(0)
+                return dict(np.load(file, allow_pickle=False))
         # Mapped, so that a header which declares more than there is takes no memory.
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return {name: found}
-        with found:
-            return dict(found)
+        return {name: np.load(path, mmap_mode="r", allow_pickle=False)}
     except PermissionError:
         raise
     except Exception:  # a broken archive may raise almost anything
