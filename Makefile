@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test test-hosts test-slurm soak check docs wheel bench clean
+.PHONY: demo demo-photos test test-hosts test-slurm soak fuzz check docs wheel bench \
+  clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
@@ -22,19 +23,31 @@ check: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
 
+CLUSTER_LOG ?= build/clusters.csv
+CLUSTERS = mkdir -p $(dir $(CLUSTER_LOG)) && OMP_NUM_THREADS=1 \
+  TAILSHIFT_CLUSTER_LOG=$(abspath $(CLUSTER_LOG))
+
 # Two hosts are two network namespaces: it needs root on Linux, or skips.
 test-hosts: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_two_hosts.py
+	$(CLUSTERS) $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_two_hosts.py
 
 # A controller and a node on this machine: it needs root and Debian's packages, or skips.
 test-slurm: $(VENV)/.installed-dev
 	command -v slurmctld > /dev/null || DEBIAN_FRONTEND=noninteractive \
 	  apt-get -qq install -y --no-install-recommends slurm-wlm munge || true
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_slurm.py
+	$(CLUSTERS) $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_slurm.py
 
 # A thousand kills, full disks and damaged files: hours; the same command goes on.
 soak: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py
+
+# Strange files, images and requests, more than 30,000: half an hour. Which failed, and
+# with which seed, is in the log.
+FUZZ_LOG ?= build/fuzz.csv
+fuzz: $(VENV)/.installed-dev
+	mkdir -p $(dir $(FUZZ_LOG)) && rm -f $(FUZZ_LOG)
+	TAILSHIFT_FUZZ_LOG=$(abspath $(FUZZ_LOG)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
+	  -q -m slow tests/fuzz tests/serving/test_server_fuzz.py
 
 # The site, with the gallery run: build/docs/index.html opens from disk.
 docs: $(VENV)/.installed-docs

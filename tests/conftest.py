@@ -1,8 +1,11 @@
 """A small configuration, a finished run of it, images and a command line to share."""
 
+import csv
 import hashlib
+import os
 import pickle
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -162,6 +165,32 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     published = pretrained.Published("test_efficientnet", "tiny", "tiny.pth", sha256)
     monkeypatch.setitem(pretrained.PUBLISHED, "lite0", published)
     monkeypatch.setattr(pretrained.Published, "path", tmp_path / "tiny.pth")
+
+
+FUZZ_COLUMNS = (
+    *("target", "inputs", "results", "sentences", "failures", "seed"),
+    *("peak_megabytes", "seconds", "commit"),
+)
+
+
+@pytest.fixture(scope="session")
+def log_fuzzing() -> Callable[..., None]:
+    """Add a row to the CSV file that TAILSHIFT_FUZZ_LOG names, if it is set."""
+
+    def log(**row: object) -> None:
+        if "TAILSHIFT_FUZZ_LOG" not in os.environ:
+            return
+        path = Path(os.environ["TAILSHIFT_FUZZ_LOG"])
+        command = ("git", "-C", str(Path(__file__).parent), "rev-parse", "--short=7")
+        commit = subprocess.run((*command, "HEAD"), capture_output=True, text=True)
+        is_new = not path.exists()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, FUZZ_COLUMNS, lineterminator="\n")
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row | {"commit": commit.stdout.strip()})
+
+    return log
 
 
 CHROMIUM = next(

@@ -1,6 +1,6 @@
 """Kill, starve and damage commands at random, and look whether anything is lost.
 
-    python tests/soak.py --kills 1000 --log results/kills.csv
+    python tests/soak.py --kills 1000 --log build/kills.csv
 
 Each round takes a command (training, feature extraction, tuning, `reproduce --jobs 2`,
 the server), knocks it some ten times at random moments, and lets it end. A knock is
@@ -728,7 +728,7 @@ def _soak(options: argparse.Namespace, work: Path) -> int:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--log", type=Path, default=Path("results/kills.csv"))
+    parser.add_argument("--log", type=Path, default=Path("build/kills.csv"))
     parser.add_argument("--seed", type=int, help="repeat this round alone")
     parser.add_argument("--work", type=Path, default=Path("build/soak"))
     torch.set_num_threads(1)

@@ -276,6 +276,26 @@ def test_load_plugin__leaves_nothing_of_a_file_that_fails(tmp_path: Path) -> Non
     assert "mine" in METHODS
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise SystemExit('bye')", "SystemExit: bye"),
+        ("raise KeyError('one\\ntwo')", r"KeyError: 'one\ntwo'"),
+        ("raise OSError('one\\n two')", "OSError: one two"),
+        ("raise OSError('9' * 5000)", f"OSError: {'9' * 491}…"),
+    ],
+)
+def test_load_plugin__fails_in_one_line(
+    source: str, reason: str, tmp_path: Path, tailshift: Command
+) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    result = tailshift("list", "methods", "--plugin", "mine.py")
+    assert (result.code, result.err) == (
+        2,
+        f"error: the plugin mine.py cannot be loaded ({reason}).\n",
+    )
+
+
 @pytest.mark.parametrize("name", ["nothing.py", "folder", "notes.txt"])
 def test_load_plugin__is_no_python_file(
     name: str, tmp_path: Path, tailshift: Command

@@ -268,11 +268,11 @@ def load_plugin(path: str | Path) -> ModuleType:
     _origins[name] = origin
     try:
         return _import_file(name, file)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         _forget(name)
-        raise ImportError(
-            f"the plugin {path} cannot be loaded ({type(error).__name__}: {error})."
-        ) from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = reason if len(reason) <= 500 else f"{reason[:500]}…"
+        raise ImportError(f"the plugin {path} cannot be loaded ({reason}).") from error
 
 
 def loaded_plugins() -> list[str]:

@@ -1,5 +1,6 @@
 """One training for all clusters: LADE on the digits in float64, short or long."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -23,6 +24,25 @@ SETTINGS = {
     "train.checkpoint_every": "10",
     "train.timeout_minutes": "0.2",
 }
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add a row to the CSV file that TAILSHIFT_CLUSTER_LOG names, if it is set."""
+    log = os.environ.get("TAILSHIFT_CLUSTER_LOG")
+    is_over = report.when == "call" or report.outcome == "skipped"
+    if not log or not is_over:
+        return
+    command = ("git", "-C", str(Path(__file__).parent), "describe", "--always")
+    commit = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+    path, _, test = report.nodeid.partition("::")
+    row = (Path(path).stem, test, report.outcome, round(report.duration), reason)
+    is_new = not Path(log).exists()
+    with Path(log).open("a", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if is_new:
+            writer.writerow(("suite", "test", "outcome", "seconds", "why", "commit"))
+        writer.writerow((*row, commit))
 
 
 class Training:

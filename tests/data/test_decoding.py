@@ -1,5 +1,7 @@
 import io
 import os
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -115,6 +117,42 @@ def test_load_image__too_many_pixels(tmp_path, write_image, monkeypatch):
         load_image(ImageFiles(tmp_path, ("a.png",)), 0)
     assert str(error.value) == (
         "has 40 × 32 pixels, more than the 1,279 that are decoded"
+    )
+
+
+def _chunk(kind, content):
+    checksum = struct.pack(">I", zlib.crc32(kind + content))
+    return struct.pack(">I", len(content)) + kind + content + checksum
+
+
+def test_load_image__a_header_of_billions_of_pixels(tmp_path):
+    header = _chunk(b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 8, 0, 0, 0, 0))
+    (tmp_path / "a.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n" + header + _chunk(b"IDAT", b"")
+    )
+    with pytest.raises(BrokenImageError) as error:
+        load_image(ImageFiles(tmp_path, ("a.png",)), 0)
+    assert str(error.value) == ("has more than the 120,000,000 pixels that are decoded")
+
+
+def _tiled(size, tile):
+    """Return a grey TIFF of one compressed tile, which may be larger than it."""
+    content = zlib.compress(bytes(min(tile * tile, 10**6)))
+    fields = [(256, size), (257, size), (258, 8), (259, 8), (262, 1), (277, 1)]
+    fields += [(322, tile), (323, tile), (324, 134), (325, len(content))]
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in fields)
+    directory = struct.pack("<H", len(fields)) + entries + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8) + directory + content
+
+
+def test_decode_image__tiles_larger_than_the_image():
+    """Each takes its own size in memory, whatever the image's is."""
+    assert decode_image(_tiled(10, 16)).size == (10, 10)
+    assert decode_image(_tiled(10, 512)).size == (10, 10)
+    with pytest.raises(BrokenImageError) as error:
+        decode_image(_tiled(10, 20_000))
+    assert str(error.value) == (
+        "has tiles of 20000 × 20000 pixels, more than the 120,000,000 that are decoded"
     )
 
 

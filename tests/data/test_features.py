@@ -1,6 +1,7 @@
 """Feature banks: what is written is read, mapped into memory, refused if damaged."""
 
 import errno
+import gc
 import io
 import os
 import subprocess
@@ -251,8 +252,23 @@ NAN = np.where(np.arange(12)[:, None] == 3, np.nan, X)
         ),
         (
             {"features": X, "labels": Y[:5]},
-            "`train` must be features of shape (N, d), floating point, and N labels, "
-            "but has torch.float32 of shape (12, 4) and 5 labels.",
+            "{file} must have numbers of shape (N, d) as `features` and N `labels`, "
+            "but has float32 of shape (12, 4) and (5,).",
+        ),
+        (
+            {"features": X, "labels": np.array(3.0)},
+            "{file} must have numbers of shape (N, d) as `features` and N `labels`, "
+            "but has float32 of shape (12, 4) and ().",
+        ),
+        (
+            {"features": X.astype("M8[s]"), "labels": Y, "split": np.array("train")},
+            "{file} must have numbers of shape (N, d) as `features` and N `labels`, "
+            "but has datetime64[s] of shape (12, 4) and (12,).",
+        ),
+        (
+            {"features": X, "labels": Y, "split": np.array(0.5)},
+            "`split` in {file} must be train, val or test for each of the 12 samples, "
+            "but is not.",
         ),
         (
             {"features": NAN, "labels": Y},
@@ -335,6 +351,14 @@ def test_from_file__unpacks_to_more_than_the_memory(
     )
 
 
+def test_from_file__a_broken_archive_is_closed(tmp_path: Path) -> None:
+    file = tmp_path / "a.npz"
+    file.write_bytes(b"PK\x03\x04 and nothing more")
+    with pytest.raises(ValueError, match="NumPy"):
+        FeatureBank.from_file(tmp_path / "bank", file)
+    gc.collect()  # which warns of a file that is open, and a warning is an error
+
+
 def test_from_file__a_lone_array_whatever_its_name(tmp_path: Path) -> None:
     with (tmp_path / "x.npz").open("wb") as stream:
         np.save(stream, X)
@@ -348,4 +372,53 @@ def test_write_bank__does_not_replace_another(bank: FeatureBank) -> None:
         write_bank(bank.directory, {}, {})
     assert str(error.value) == (
         f"{bank.directory} holds a feature bank. Name another folder."
+    )
+
+
+@pytest.mark.parametrize("labels", [np.array(3.0), np.zeros((12, 2))])
+def test_from_arrays__labels_are_one_a_sample(
+    labels: np.ndarray, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="N labels") as error:
+        FeatureBank.from_arrays(tmp_path / "bank", train=(X, labels))
+    assert str(error.value) == (
+        "`train` must be features of shape (N, d), floating point, and N labels, but "
+        f"has torch.float32 of shape (12, 4) and labels of shape {labels.shape}."
+    )
+
+
+@pytest.mark.parametrize("name", ["train", "test"])
+def test_load__names_both_splits(bank: FeatureBank, name: str) -> None:
+    facts = read_json(bank.directory / "bank.json")
+    del facts["splits"][name]
+    write_json(bank.directory / "bank.json", facts)
+    with pytest.raises(ValueError, match="splits") as error:
+        FeatureBank.load(bank.directory)
+    assert str(error.value) == (
+        f"{bank.directory / 'bank.json'} must name the splits train and test, but "
+        f"{name} is missing. Make it again with `tailshift features --force`."
+    )
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"[]",
+        b"[" * 3000,
+        b'{"features": 3}',
+        b'{"features": {"dtype": "F32", "shape": [1e400], "data_offsets": [0, 1]}}',
+        b'{"features": {"dtype": "F32", "shape": [0], "data_offsets": [1e30, 1e30]}}',
+        b'{"features": {"dtype": "F32", "shape": [-1], "data_offsets": [4, 0]}}',
+    ],
+)
+def test_load__a_header_that_says_nothing_sound(
+    bank: FeatureBank, header: bytes
+) -> None:
+    path = split_path(bank.directory, "train")
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(200))
+    with pytest.raises(ValueError, match="damaged") as error:
+        FeatureBank.load(bank.directory)
+    assert str(error.value) == (
+        f"{path} is damaged: it is cut short, or no features of shape (1, 8, 4). Make "
+        "it again with `tailshift features --force`."
     )

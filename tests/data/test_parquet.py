@@ -154,3 +154,57 @@ def test_read__a_pipe_is_not_waited_for(tmp_path):
     assert str(error.value) == (
         f"`{tmp_path / 'a.parquet'}` must be a regular file, but is not one."
     )
+
+
+def test_read__more_rows_than_memory_holds(tmp_path, monkeypatch):
+    """Rows of one value take no room in a file, but as objects they do."""
+    file = _write(tmp_path / "a.parquet", [None] * 100_000, [0] * 100_000)
+    assert file.stat().st_size < 10_000
+    monkeypatch.setattr("tailshift.data.parquet.free_memory", lambda: 12_000_000)
+    with pytest.raises(ValueError, match="unpacks") as error:
+        ImageParquet(path=str(file)).read(file)
+    assert str(error.value) == (
+        f"`{file}` unpacks to 0.0 GB, with the tables before it, but only 0.0 GB of "
+        "memory are free. Save the images as files."
+    )
+    monkeypatch.setattr("tailshift.data.parquet.free_memory", lambda: 20_000_000)
+    assert ImageParquet(path=str(file)).read(file).class_names == ("0",)
+
+
+@pytest.mark.parametrize(
+    ("images", "kind"),
+    [
+        ([3, 4], "int64"),
+        (["a.jpg", "b.jpg"], "string"),
+        ([{"path": b"x"}] * 2, "struct<path: binary>"),
+        ([None, None], "null"),
+    ],
+)
+def test_read__a_column_without_images(tmp_path, images, kind):
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"image": images, "label": [0, 1]}), file)
+    with pytest.raises(ValueError, match="encoded images") as error:
+        ImageParquet(path=str(file)).load()
+    assert str(error.value) == (
+        f"`{file}` must have encoded images in the column image, bytes or structs with "
+        f"the field `bytes`, but has {kind}. Name another with data.image_column."
+    )
+
+
+def test_load__nothing_to_hold_out(tmp_path, encoded):
+    file = _write(tmp_path / "a.parquet", [encoded(0), encoded(1)], ["dog", "cat"])
+    with pytest.raises(ValueError, match="hold one out") as error:
+        ImageParquet(path=str(file)).load()
+    assert str(error.value) == (
+        f"`{file}` must have two images of some class, to hold one out for the test, "
+        "but has one of each. Add images or a test split."
+    )
+
+
+def test_load__no_rows(tmp_path):
+    file = _write(tmp_path / "a.parquet", [], pyarrow.array([], pyarrow.int64()))
+    with pytest.raises(ValueError, match="two classes") as error:
+        ImageParquet(path=str(file)).load()
+    assert str(error.value) == (
+        f"`{file}` must have images of two classes at least, but has none."
+    )

@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from tailshift.data.images import Preparation
+from tailshift.data.images import BrokenImageError, Preparation
 
 
 @pytest.fixture
@@ -96,3 +96,24 @@ def test_preparation__refuses(settings, message):
     with pytest.raises(ValueError, match="`") as error:
         Preparation(**settings)
     assert str(error.value) == message
+
+
+@pytest.mark.parametrize("size", [(1, 100_000), (100_000, 1)])
+def test_evaluation__long_and_narrow_images_do_not_fill_the_memory(size):
+    """300 bytes of a file would be 20 GB at a height of 256."""
+    narrow, wide = Image.new("RGB", size), Preparation(224)
+    padded = Preparation(224, crop="padded")
+    for transform, side in (
+        (wide.evaluation(), 256),
+        (wide.evaluation("five_crop"), 248),
+        (padded.training(), 256),
+    ):
+        with pytest.raises(BrokenImageError) as error:
+            transform(narrow)
+        assert str(error.value) == (
+            f"has {size[0]} × {size[1]} pixels, too long and narrow to be resized to "
+            f"{side} at its shorter side"
+        )
+    assert Preparation(8, fit="whole").evaluation("five_crop")(narrow).shape[0] == 5
+    assert wide.training()(narrow).shape == (3, 224, 224)
+    assert Preparation(8).evaluation()(Image.new("RGB", (1, 1000))).shape == (3, 8, 8)

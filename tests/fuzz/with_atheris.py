@@ -19,8 +19,9 @@ def main() -> None:
 
     with atheris.instrument_imports(include=["tailshift"]):
         import tailshift  # noqa: F401 (only what is imported here is instrumented)
-    shared = runpy.run_path(str(Path(__file__).with_name("test_files.py")))
-    target = shared["TARGETS"][sys.argv.pop(1)]
+    here = Path(__file__).parent
+    target = runpy.run_path(str(here / "test_files.py"))["TARGETS"][sys.argv.pop(1)]
+    check_sentence = runpy.run_path(str(here / "conftest.py"))["check_sentence"]
     warnings.simplefilter("ignore")
     with TemporaryDirectory() as folder:
         path = Path(folder) / target.name
@@ -32,8 +33,8 @@ def main() -> None:
             path.write_bytes(content)
             try:
                 target.read(path)
-            except (ValueError, OSError) as error:
-                shared["_check_sentence"](error)
+            except (ValueError, OSError, ImportError) as error:
+                check_sentence(error)
 
         atheris.Setup([*sys.argv, str(Path(folder) / "corpus")], read)
         atheris.Fuzz()

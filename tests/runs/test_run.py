@@ -356,6 +356,10 @@ def test_load__with_facts_that_cannot_be(
             '{"epoch": 1, "seconds": "3"}',
             "`seconds` must be a valid number, but is '3'",
         ),
+        (
+            '{"epoch": 1, "processor_seconds": "3"}',
+            "`processor_seconds` must be a valid number, but is '3'",
+        ),
     ],
 )
 def test_run__with_strange_metrics(run_copy: Path, line: str, fault: str) -> None:

@@ -5,8 +5,9 @@ Some hundred requests by default; more than ten thousand with `pytest -m slow`.
 
 import io
 import re
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -179,12 +180,25 @@ def test_server__survives_some_hundred_bad_requests(target: Target) -> None:
 
 
 @pytest.mark.slow
-def test_server__survives_ten_thousand_bad_requests(target: Target) -> None:
+def test_server__survives_ten_thousand_bad_requests(
+    target: Target, log_fuzzing: Callable[..., None]
+) -> None:
     _send_images(target, 200)  # what is loaded once
+    began, earlier = time.monotonic(), Counter(target.answers)
     before = target.memory
     _send_described(target, 400)
     _send_images(target, 2600)
     grown = target.memory - before
+    answers = target.answers - earlier
+    log_fuzzing(
+        target="HTTP",
+        inputs=answers.total(),
+        results=sum(n for code, n in answers.items() if code < 400),
+        sentences=sum(n for code, n in answers.items() if code >= 400),
+        failures=0,  # `check` has raised at any
+        peak_megabytes=round(grown / 1e6),
+        seconds=round(time.monotonic() - began),
+    )
 
     assert target.answers.total() >= 10_000
     assert grown < MOST_GROWTH

@@ -238,6 +238,13 @@ class FeatureBank:
             raise ValueError(
                 f"{folder / BANK_FACTS} is damaged: `{where}` {first['msg']}."
             ) from None
+        for name in ("train", "test"):
+            if name not in facts.splits:
+                raise ValueError(
+                    f"{folder / BANK_FACTS} must name the splits train and test, but "
+                    f"{name} is missing. Make it again with `tailshift features "
+                    "--force`."
+                )
         bank = cls(folder, facts)
         for name in facts.splits:
             bank._mapped(name)
@@ -311,10 +318,17 @@ class FeatureBank:
         """
         found = _read_arrays(Path(features), Path(labels) if labels else None)
         x, y = found["features"], found["labels"]
+        if x.ndim != 2 or x.dtype.kind not in "biuf" or y.shape != x.shape[:1]:
+            raise ValueError(
+                f"{features} must have numbers of shape (N, d) as `features` and N "
+                f"`labels`, but has {x.dtype} of shape {x.shape} and {y.shape}."
+            )
         if "split" not in found:
             return cls.from_arrays(directory, train=(x, y))
-        named = [SPLIT_NAMES.get(str(name).lower()) for name in found["split"].tolist()]
-        if len(named) != len(x) or None in named:
+        split = found["split"]
+        names = split.tolist() if split.shape == y.shape else [None]
+        named = [SPLIT_NAMES.get(str(name).lower()) for name in names]
+        if None in named:
             raise ValueError(
                 f"`split` in {features} must be train, val or test for each of the "
                 f"{len(x)} samples, but is not."
@@ -411,12 +425,12 @@ def _read_numpy(path: Path, name: str) -> dict[str, NDArray[Any]]:
         path, "Save each array as an .npy file, which is mapped into memory."
     )
     try:
+        with path.open("rb") as file:  # NumPy leaves a broken archive open
+            if file.read(4) in (b"PK\x03\x04", b"PK\x05\x06"):
+                file.seek(0)
+                return dict(np.load(file, allow_pickle=False))
         # Mapped, so that a header which declares more than there is takes no memory.
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
-        if isinstance(found, np.ndarray):
-            return {name: found}
-        with found:
-            return dict(found)
+        return {name: np.load(path, mmap_mode="r", allow_pickle=False)}
     except PermissionError:
         raise
     except Exception:  # a broken archive may raise almost anything
@@ -435,18 +449,20 @@ def _as_tensor(array: NDArray[Any]) -> Tensor:
 def _checked(name: str, features: Any, labels: Any) -> tuple[Tensor, list[Any]]:
     """Return features (N, d) and as many labels, or refuse them in a sentence."""
     x = _as_features(features, name)
-    y = np.asarray(labels).tolist()
-    if x.ndim != 2 or not x.is_floating_point() or len(x) != len(y) or not len(x):
+    y = np.asarray(labels)
+    fits = y.shape == x.shape[:1] and y.size > 0
+    if x.ndim != 2 or not x.is_floating_point() or not fits:
+        came = f"{len(y)} labels" if y.ndim == 1 else f"labels of shape {y.shape}"
         raise ValueError(
             f"`{name}` must be features of shape (N, d), floating point, and N labels, "
-            f"but has {x.dtype} of shape {tuple(x.shape)} and {len(y)} labels."
+            f"but has {x.dtype} of shape {tuple(x.shape)} and {came}."
         )
     x = x.float()
     if (row := first_not_finite(x[None].numpy())) is not None:
         raise ValueError(
             f"`{name}` must have finite features, but those of sample {row} are not."
         )
-    return x, y
+    return x, y.tolist()
 
 
 def _as_features(features: Any, name: str) -> Tensor:
@@ -556,7 +572,9 @@ def map_split(
             if end - start != int(np.prod(dims)) * kind.itemsize:
                 raise damaged
             arrays[name] = np.memmap(path, kind, mode, 8 + length + start, dims)
-    except (ValueError, KeyError, TypeError, struct.error):
+    except (ValueError, LookupError, TypeError, ArithmeticError, struct.error):
+        raise damaged from None
+    except (AttributeError, RecursionError):  # a header that is no object, or is deep
         raise damaged from None
     if arrays.keys() != {"features", "labels"} or arrays["features"].shape != shape:
         raise damaged

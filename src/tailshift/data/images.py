@@ -22,7 +22,7 @@ MOST_BYTES = 2**29
 """Largest size of a file that is read as an image."""
 
 MOST_PIXELS = 120_000_000
-"""Largest size of an image, before it is resized."""
+"""Largest size of an image, before it is resized and after it."""
 
 MOST_SIZE = 2048
 """Height and width that images are resized to, at most."""
@@ -166,17 +166,34 @@ def open_image(encoded: bytes) -> Image.Image:
         BrokenImageError: If it is too large.
     """
     check_num_bytes(len(encoded))
-    image: Image.Image = Image.open(io.BytesIO(encoded), formats=FORMATS)
-    width, height = image.size
-    if width * height > MOST_PIXELS:
+    try:
+        image: Image.Image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+    except Image.DecompressionBombError:  # by Pillow's own limit, which is higher
         raise BrokenImageError(
-            f"has {width} × {height} pixels, more than the {MOST_PIXELS:,} that are "
-            "decoded"
-        )
+            f"has more than the {MOST_PIXELS:,} pixels that are decoded"
+        ) from None
+    _check_pixels("", *image.size)
+    _check_pixels("tiles of ", *_tile(image))
     image.load()
     with suppress(Exception):  # EXIF data may be damaged in a sound image
         ImageOps.exif_transpose(image, in_place=True)
     return image
+
+
+def _check_pixels(what: str, width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise BrokenImageError(
+            f"has {what}{width} × {height} pixels, more than the {MOST_PIXELS:,} that "
+            "are decoded"
+        )
+
+
+def _tile(image: Image.Image) -> tuple[int, int]:
+    """Return the size of a TIFF file's tiles, which may be larger than its image."""
+    tags = getattr(image, "tag_v2", {})
+    width, height = (tags.get(tag, 0) for tag in (322, 323))
+    is_known = isinstance(width, int) and isinstance(height, int)
+    return (width, height) if is_known else (0, 0)  # Pillow refuses others
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -305,19 +322,44 @@ class Preparation:
         from torchvision.transforms import v2
 
         if views == "five_crop":
-            whole = expanded(self.image_size)
-            size: Any = (whole, whole) if self.fit == "whole" else whole
-            steps = [v2.Resize(size), v2.PILToTensor()]
+            steps = [*self._resize(expanded(self.image_size)), v2.PILToTensor()]
             return v2.Compose([*steps, partial(five_crops, size=self.image_size)])  # type: ignore[no-any-return]
         return v2.Compose([*self._fitted(), v2.PILToTensor()])  # type: ignore[no-any-return]
 
     def _fitted(self) -> list[Any]:
         from torchvision.transforms import v2
 
-        size = self.image_size
+        steps = self._resize(self.resized)
+        return (
+            steps if self.fit == "whole" else [*steps, v2.CenterCrop(self.image_size)]
+        )
+
+    def _resize(self, size: int) -> list[Any]:
+        """Return what resizes the whole image to a square, or its shorter side."""
+        from torchvision.transforms import v2
+
         if self.fit == "whole":
             return [v2.Resize((size, size))]
-        return [v2.Resize(self.resized), v2.CenterCrop(size)]
+        return [partial(check_narrow, size=size), v2.Resize(size)]
+
+
+def check_narrow(image: Image.Image, size: int) -> Image.Image:
+    """Return an image, but refuse one that is too long when its short side is resized.
+
+    One pixel by 100,000 are a small file, but 6.5 billion pixels at a height of 256.
+
+    Args:
+        image: Any.
+        size: What its shorter side is resized to.
+    """
+    short, long = sorted(image.size)
+    if size * size * long > MOST_PIXELS * short:
+        width, height = image.size
+        raise BrokenImageError(
+            f"has {width} × {height} pixels, too long and narrow to be resized to "
+            f"{size} at its shorter side"
+        )
+    return image
 
 
 def expanded(size: int) -> int:

@@ -170,9 +170,12 @@ class OwnImages(Dataset):
             )
         found = self.read(Path(self.path).expanduser())
         if len(found.class_names) < 2:
+            came = (
+                f"one class, {found.class_names[0]!r}" if found.class_names else "none"
+            )
             raise ValueError(
-                f"`{self.path}` must have images of two classes at least, but has one "
-                f"class, {found.class_names[0]!r}."
+                f"`{self.path}` must have images of two classes at least, but has "
+                f"{came}."
             )
         splits = self._with_hold_out(found.splits)
         check_every_name(splits["train"].labels, found.class_names, self.path)
@@ -220,7 +223,13 @@ class OwnImages(Dataset):
         held = {
             name: whole.subset(torch.from_numpy(rows)) for name, rows in parts.items()
         }
-        return splits | {name: split for name, split in held.items() if len(split)}
+        found = splits | {name: split for name, split in held.items() if len(split)}
+        if "test" not in found:
+            raise ValueError(
+                f"`{self.path}` must have two images of some class, to hold one out "
+                "for the test, but has one of each. Add images or a test split."
+            )
+        return found
 
 
 def check_every_name(labels: Tensor, class_names: Sequence[str], where: str) -> None:

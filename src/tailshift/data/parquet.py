@@ -17,6 +17,7 @@ from tailshift.data.dataset import DATASETS
 from tailshift.data.image_loader import FileSplit
 from tailshift.data.list_files import shown
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
+from tailshift.storage import free_memory
 
 
 @DATASETS.register("parquet")
@@ -42,6 +43,8 @@ class ImageParquet(OwnImages):
     def read(self, path: Path) -> Found:
         """Return the splits that the files' names tell."""
         tables = self._tables(path)
+        for table in tables.values():
+            self._check_images(path, table.column(self.image_column).type)
         names = class_names_in(tables["train"].schema, self.label_column)
         labels = {
             split: table.column(self.label_column).to_pylist()
@@ -58,21 +61,32 @@ class ImageParquet(OwnImages):
             images = ImageTable(
                 path, split, table.column(self.image_column), np.arange(len(table))
             )
-            splits[split] = FileSplit(images, torch.tensor(labels[split]))
+            splits[split] = FileSplit(
+                images, torch.tensor(labels[split], dtype=torch.int64)
+            )
         return Found(splits, names)
 
     def _tables(self, path: Path) -> dict[str, Any]:
         arrow, parquet = _import("pyarrow"), _import("pyarrow.parquet")
         columns = [self.image_column, self.label_column]
         parts: dict[str, list[Any]] = {}
+        size, most = 0, free_memory()
         for file in parquet_files(path):
             with _telling_faults(file):
-                there = parquet.read_schema(file).names
+                about = parquet.read_metadata(file)
+                there = about.schema.to_arrow_schema().names
+                size += unpacked_size(about)
             if not set(columns) <= set(there):
                 raise ValueError(
                     f"`{file}` must have the columns {' and '.join(columns)}, but has "
                     f"{shown(', '.join(there))}. Name them with data.image_column and "
                     "data.label_column."
+                )
+            if size > most:
+                raise ValueError(
+                    f"`{file}` unpacks to {size / 1e9:.1f} GB, with the tables before "
+                    f"it, but only {most / 1e9:.1f} GB of memory are free. Save the "
+                    "images as files."
                 )
             with _telling_faults(file):
                 table = parquet.read_table(file, columns=columns, memory_map=True)
@@ -81,6 +95,18 @@ class ImageParquet(OwnImages):
             raise ValueError(f"`{path}` must have a train split, but has none.")
         with _telling_faults(path):  # their columns may be of different types
             return {name: arrow.concat_tables(tables) for name, tables in parts.items()}
+
+    def _check_images(self, path: Path, kind: Any) -> None:
+        types = _import("pyarrow.types")
+        names = [field.name for field in kind] if types.is_struct(kind) else []
+        inner = kind.field("bytes").type if names.count("bytes") == 1 else kind
+        is_bytes = types.is_binary(inner) or types.is_large_binary(inner)
+        if not is_bytes and not types.is_fixed_size_binary(inner):
+            raise ValueError(
+                f"`{path}` must have encoded images in the column "
+                f"{shown(self.image_column)}, bytes or structs with the field `bytes`, "
+                f"but has {shown(str(kind))}. Name another with data.image_column."
+            )
 
     def _check_labels(self, labels: list[Any], num_classes: int, where: str) -> None:
         for row, label in enumerate(labels):
@@ -197,6 +223,19 @@ def parquet_files(path: Path) -> list[Path]:
         if not file.is_file():  # a pipe would be waited for
             raise ValueError(f"`{file}` must be a regular file, but is not one.")
     return files
+
+
+def unpacked_size(about: Any) -> int:
+    """Return how many bytes a table takes in memory, at least, by its own account.
+
+    A million rows of one value are a few bytes in a file; in Python a label is an
+    object, and a text besides until the classes are numbered.
+
+    Args:
+        about: pyarrow's metadata of the file.
+    """
+    groups = map(about.row_group, range(about.num_row_groups))
+    return int(sum(group.total_byte_size for group in groups) + 150 * about.num_rows)
 
 
 def split_of(file: Path) -> str:

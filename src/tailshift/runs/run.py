@@ -128,6 +128,7 @@ class EpochFacts(BaseModel):
 
     epoch: Annotated[Count, Field(ge=1)]
     seconds: Annotated[Finite, Field(ge=0, le=1e12)] | None = None
+    processor_seconds: Annotated[Finite, Field(ge=0, le=1e12)] | None = None
     val_balanced_accuracy: Finite | None = None
     """What decides which epoch is the best; nothing without validation images."""
     skipped_images: Count | None = None
