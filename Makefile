@@ -32,8 +32,8 @@ test-slurm: $(VENV)/.installed-dev
 	  apt-get -qq install -y --no-install-recommends slurm-wlm munge || true
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -rs -m slow tests/clusters/test_slurm.py
 
-# Strange files, images and requests, more than 30,000: half an hour. Which failed, and
-# with which seed, is in the log.
+# Strange files, images and requests, more than 30,000. What they ended in is in the log,
+# with the seed and the commit that repeat it.
 FUZZ_LOG ?= build/fuzz.csv
 fuzz: $(VENV)/.installed-dev
 	mkdir -p $(dir $(FUZZ_LOG)) && rm -f $(FUZZ_LOG)
