@@ -41,8 +41,8 @@ test-slurm: $(VENV)/.installed-dev
 soak: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python tests/soak.py
 
-# Strange files, images and requests, more than 30,000: half an hour. Which failed, and
-# with which seed, is in the log.
+# Strange files, images and requests, more than 30,000. What they ended in is in the log,
+# with the seed and the commit that repeat it.
 FUZZ_LOG ?= build/fuzz.csv
 fuzz: $(VENV)/.installed-dev
 	mkdir -p $(dir $(FUZZ_LOG)) && rm -f $(FUZZ_LOG)

@@ -89,7 +89,8 @@ def measured(tally: Tally) -> Iterator[None]:
 def fuzz(log_fuzzing: Callable[..., None]) -> Callable[..., Tally]:
     """Give inputs to a function until there were so many, or one breaks it.
 
-    A few are the same each time; many depend on the seed, which is logged.
+    A few are the same each time; many depend on the seed and on the constants in the
+    source, from which Hypothesis draws too: seed and commit, both logged, repeat them.
     """
 
     def fuzz(

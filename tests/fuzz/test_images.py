@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
@@ -34,6 +35,7 @@ MODES = {
 REFUSED = ("F", "LAB")  # of unknown range; a mode that Pillow does not convert
 SUFFIXES = (".jpg", ".png", ".webp", ".bmp", ".tif", ".gif", ".ppm", ".txt", "")
 TURNED = ("JPEG", "PNG", "WEBP", "TIFF")  # may have EXIF data and ICC profiles
+FRAMES = ("GIF", "WEBP", "PNG", "TIFF")  # may have several, or pages
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -124,6 +126,9 @@ def pictures(draw: st.DrawFn) -> Picture:
     elif form in ("JPEG", "WEBP") and draw(st.booleans()):
         options["exif"] = draw(st.sampled_from(NONSENSE))
     stored = image.transpose(TURNS[turn]) if turn in TURNS else image
+    if form in FRAMES and mode not in ("1", "I;16", *REFUSED) and draw(st.booleans()):
+        later = stored.transpose(Image.Transpose.ROTATE_180)
+        options |= {"save_all": True, "append_images": [later, stored, later]}
     file = io.BytesIO()
     stored.save(file, form, **options)
     is_exact = form not in ("JPEG", "GIF") and mode != "P"
@@ -142,11 +147,6 @@ def _options(draw: st.DrawFn, form: str, mode: str) -> dict[str, Any]:
         options["progressive"] = draw(st.booleans())
     if form == "TIFF":
         options["compression"] = draw(st.sampled_from(COMPRESSIONS))
-    moves = form in ("GIF", "WEBP", "PNG") or (form == "TIFF" and mode != "LAB")
-    if moves and mode not in ("1", "I;16", "F") and draw(st.booleans()):
-        others = [_in_mode(_colours(size), mode) for size in ((7, 5), (30, 41))]
-        of_one = form in ("WEBP", "PNG", "GIF")  # frames of one size
-        options |= {"save_all": True, "append_images": [] if of_one else others}
     return options
 
 
@@ -288,3 +288,19 @@ def test_image__made_to_exhaust_memory(
     path.write_bytes(BOMBS[name])
     doors = st.sampled_from([*DOORS])
     fuzz(name, doors, lambda door: DOORS[door](path, digits_run), 5)
+
+
+@pytest.mark.filterwarnings("ignore:Corrupt EXIF data")
+def test_pictures__have_frames_and_pages() -> None:
+    """Else the first of several would be the only one that is ever read."""
+    forms = set()
+
+    @settings(max_examples=400, database=None, derandomize=True, deadline=None)
+    @given(pictures())
+    def look(picture: Picture) -> None:
+        with Image.open(io.BytesIO(picture.content)) as image:
+            if getattr(image, "n_frames", 1) > 1:
+                forms.add(image.format)
+
+    look()
+    assert forms >= set(FRAMES)
