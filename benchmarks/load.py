@@ -3,8 +3,8 @@
 Run ``make load`` or ``python benchmarks/load.py``. It writes 1,000 classes of small
 JPEG files, 115,846 to train on (1,280 down to 5 a class) and 20 a class to test, and
 sets of 10,000 and 30,000 of the same classes. Each goes through `data check`,
-`features` (a small ResNet with random weights), `train`, `evaluate` and `report`, each a
-process of its own. `results/load.csv` has a row for each, and `python docs/tables.py`
+`features` (a small ResNet with random weights), `train`, `evaluate` and `report`, each
+a process of its own. `results/load.csv` has a row for each, and `python docs/tables.py`
 makes the table of it.
 
     python benchmarks/load.py --folder pictures --files 10000
