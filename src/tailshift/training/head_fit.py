@@ -30,8 +30,8 @@ JUDGED_SHARE = 0.2
 MOST_LOGITS = 2**22
 """Logits that are computed at a time; more are taken in chunks of samples.
 
-At 16 MiB a chunk's memory is used again for the next one; what takes more than 32 is
-given back to the system each time, and clearing it anew took a third of a fit."""
+At 16 MiB malloc mostly keeps a chunk's memory for the next one; more than 32 it gives
+back to the system each time, and to get it anew took half the time of a pass."""
 
 FULL_STEPS, TRIED_STEPS = 300, 60
 """The most L-BFGS steps of a fit, and of one that only compares weight decays."""
