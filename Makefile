@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test test-hosts test-slurm soak fuzz check docs wheel bench \
-  clean
+.PHONY: demo demo-photos test test-hosts test-slurm soak fuzz load check docs wheel \
+  bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/tailshift demo
@@ -67,6 +67,10 @@ wheel: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+# Linux, 2 GB on disk. FOLDER keeps the images for another time.
+load: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/load.py $(if $(FOLDER),--folder "$(FOLDER)")
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

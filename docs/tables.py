@@ -176,6 +176,35 @@ def unknown_table() -> str:
     return "\n".join(lines)
 
 
+def load_table() -> str:
+    """Return commands down, and across what they took with so many files."""
+    path = ROOT / "results" / "load.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    sizes = list(dict.fromkeys(row["files"] for row in rows))
+    heads = [f"{int(files):,} files" for files in sizes]
+    heads.append(f"growth, files × {int(sizes[-1]) / int(sizes[0]):.1f}")
+    lines = [f"| command | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    for command in dict.fromkeys(row["command"] for row in rows):
+        own = {row["files"]: row for row in rows if row["command"] == command}
+        cells = [_load_cell(own[files]) if files in own else "" for files in sizes]
+        first, last = own.get(sizes[0]), own.get(sizes[-1])
+        if first and last:
+            key = "processor_seconds"
+            cells.append(f"× {float(last[key]) / float(first[key]):.1f}")
+        else:
+            cells.append("")
+        lines.append(f"| `{command}` | {' | '.join(cells)} |")
+    where = sorted({f"{row['hardware']}; commit {row['commit']}" for row in rows})
+    made = f"Processor time (clock), memory at most; {'; '.join(where)}."
+    return "\n".join([*lines, "", made])
+
+
+def _load_cell(row: dict[str, str]) -> str:
+    taken, clock = float(row["processor_seconds"]), float(row["clock_seconds"])
+    return f"{taken:.0f} s ({clock:.0f} s), {row['peak_megabytes']} MB"
+
+
 def provenance(rows: Rows) -> str:
     """Return seeds, epochs, hardware, torch and commit of a table's runs."""
 
@@ -212,6 +241,7 @@ def blocks() -> dict[str, str]:
         "features ratios": ratio_table(features),
         "features commands": commands(features),
         "features unknown": unknown_table(),
+        "load": load_table(),
     }
 
 

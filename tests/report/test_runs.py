@@ -204,6 +204,19 @@ def test_carried_sentence__tells_both(
     assert carried_sentence(replace(run, carried=None)) == ""
 
 
+def test_carried_sentence__has_no_negative_zero(digits_run: ts.Run) -> None:
+    """The uniform prior of 1,000 classes was declared with κ = -0.00."""
+    [run] = gather_runs(digits_run)
+    assert run.carried is not None
+    carried = replace(run.carried, kappa=-1e-3, interval=(-2e-3, -1e-9))
+    p_s = ts.priors.from_counts(run.predictions.source_counts)
+    declared = p_s**-1e-3 / (p_s**-1e-3).sum()
+    assert carried_sentence(replace(run, carried=carried, declared=declared)) == (
+        "LADE seed 0: logits carry p_s^κ with κ = 0.00 declared, 0.00 measured on "
+        "validation images (95 %: 0.00 to 0.00)."
+    )
+
+
 def test_gather_runs__cannot_measure_without_validation_images(run_copy: Path) -> None:
     (run_copy / "predictions" / "val.safetensors").unlink()
     with pytest.raises(ValueError, match="measured") as error:

@@ -246,9 +246,9 @@ def carried_sentence(run: ReportRun) -> str:
     low, high = found.interval
     verdict = "" if low <= declared <= high else ": they disagree"
     return (
-        f"{_called(run)}: logits carry p_s^κ with κ = {declared:.2f} declared, "
-        f"{found.kappa:.2f} measured on validation {run.unit} (95 %: {low:.2f} to "
-        f"{high:.2f}){verdict}."
+        f"{_called(run)}: logits carry p_s^κ with κ = {declared:z.2f} declared, "
+        f"{found.kappa:z.2f} measured on validation {run.unit} (95 %: {low:z.2f} to "
+        f"{high:z.2f}){verdict}."
     )
 
 
