@@ -351,6 +351,7 @@ class Round:
         self.folder = disk.folder / "output"
         self.said = work / f"round{seed}.log"
         self.num_knocks, self.num_refused, self.longest = 0, 0, 0.0
+        self.backup: tuple[Path, bytes] | None = None
 
     def run(self, most: int) -> None:
         """Knock, resume, compare."""
@@ -384,8 +385,12 @@ class Round:
             command = Command(self._arguments(self.folder), self.said)
             if self._knock(command, self.chance.uniform(0, self.longest)):
                 break
-        if (code := Command(self._arguments(self.folder), self.said).wait()) != 0:
-            raise Lost(f"the last resume ended with {code}")
+        command = Command(self._arguments(self.folder), self.said)
+        if command.wait() != 0:
+            self._put_back(command)
+            command = Command(self._arguments(self.folder), self.said)
+        if command.wait() != 0:
+            raise Lost(f"the last resume ended with {command.code}")
         found = contents(self.folder)
         for name in BYSTANDERS:
             found.pop(name)
@@ -421,9 +426,9 @@ class Round:
         spare = self.chance.randrange(200_000)
         ends_all, where = self.chance.random() < 0.5, self.chance.random()
         if command.ended(seconds):
-            if command.code == 0:
-                return True
-            raise Lost(f"it ended by itself with {command.code}")
+            if command.code:
+                self._put_back(command)
+            return command.code == 0
         file, outcome = "", "resumed"
         if knock == "full disk" and not self.disk.is_small:
             knock = "SIGKILL"
@@ -483,20 +488,24 @@ class Round:
         content = path.read_bytes()
         _spoil(path, knock, where)
         name = str(path.relative_to(self.folder))
+        self.backup = path, content
         command = Command(self._arguments(self.folder), self.said)
         if not command.ended(self.longest):
             command.send(signal.SIGTERM)
-        code = command.wait()
-        if code in (0, 75, -signal.SIGTERM):
+        if command.wait() in (0, 75, -signal.SIGTERM):
             return name, "resumed"
-        words = command.last_words()
-        if code != 2 or not words.startswith("error: ") or path.name not in words:
-            raise Lost(f"{name} was damaged, and it ended with {code}: {words}")
-        if path.exists() and path.read_bytes() == content:
-            raise Lost(f"{name} was refused, but is as it was")
-        path.write_bytes(content)
-        self.num_refused += 1
+        self._put_back(command)
         return name, "refused by name, put back"
+
+    def _put_back(self, command: Command) -> None:
+        """Put back the damaged file that a command has refused, as from a backup."""
+        words = command.last_words()
+        path, content = self.backup or (Path("nothing"), b"")
+        is_refused = command.code == 2 and words.startswith("error: ")
+        if not is_refused or path.name not in words:
+            raise Lost(f"it ended with {command.code}: {words}")
+        path.write_bytes(content)
+        self.num_refused, self.backup = self.num_refused + 1, None
 
     def _check_words(self) -> None:
         said = self.said.read_text(errors="replace")

@@ -124,7 +124,9 @@ def test_load_checkpoint__truncated(saved: Path) -> None:
         with pytest.raises(ValueError, match="is not a whole checkpoint") as error:
             _load(saved, _build(seed=2))
         assert str(error.value).startswith(f"{saved} is not a whole checkpoint (")
-        assert str(error.value).endswith("). Start the run again with --force.")
+        assert str(error.value).endswith(
+            "). Put it back from a copy, or remove the run's folder to start it again."
+        )
 
 
 def test_load_checkpoint__any_flipped_byte(saved: Path) -> None:
@@ -145,7 +147,7 @@ def test_load_checkpoint__flipped_weight(saved: Path) -> None:
         _load(saved, _build(seed=2))
     assert str(error.value) == (
         f"{saved} is not a whole checkpoint (its checksum does not fit its content). "
-        "Start the run again with --force."
+        "Put it back from a copy, or remove the run's folder to start it again."
     )
 
 
@@ -156,7 +158,7 @@ def test_load_checkpoint__other_safetensors_file(tmp_path: Path) -> None:
         _load(path, _build(seed=2))
     assert str(error.value) == (
         f"{path} is not a whole checkpoint (it has no checksum). "
-        "Start the run again with --force."
+        "Put it back from a copy, or remove the run's folder to start it again."
     )
 
 
@@ -165,7 +167,7 @@ def test_load_checkpoint__other_network(saved: Path) -> None:
         _load(saved, _build(seed=2, features=5))
     assert str(error.value) == (
         f"{saved} is not a whole checkpoint (it is of another network than the recipe "
-        "names). Start the run again with --force."
+        "names). Put it back from a copy, or remove the run's folder to start it again."
     )
 
 
@@ -197,7 +199,7 @@ def test_load_checkpoint__sealed_but_strange(
         _load(path, state)
     assert str(error.value) == (
         f"{path} is not a whole checkpoint ({reason}). "
-        "Start the run again with --force."
+        "Put it back from a copy, or remove the run's folder to start it again."
     )
 
 

@@ -171,7 +171,7 @@ def test_train__damaged_checkpoint(
         _train(monkeypatch, tmp_path, resume=True)
     assert str(error.value) == (
         f"{path} is not a whole checkpoint (its checksum does not fit its content). "
-        "Start the run again with --force."
+        "Put it back from a copy, or remove the run's folder to start it again."
     )
 
 

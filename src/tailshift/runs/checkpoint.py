@@ -261,5 +261,5 @@ def _fault(path: Path) -> str:
 def _damaged(path: Path, reason: str) -> ValueError:
     return ValueError(
         f"{path} is not a whole checkpoint ({reason}). "
-        "Start the run again with --force."
+        "Put it back from a copy, or remove the run's folder to start it again."
     )
