@@ -137,3 +137,23 @@ def test_main__a_signal_inside_an_import_ends_the_command(
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_main__a_signal_while_python_ends_changes_nothing(
+    tmp_path: Path, number: int
+) -> None:
+    """A job that was done failed if its time limit's warning came just then."""
+    end = f"lambda: os.kill(os.getpid(), {int(number)}) or print('ended')"
+    plugin = f"import atexit, os\natexit.register({end})\n"
+    (tmp_path / "plugin.py").write_text(plugin)
+    done = subprocess.run(
+        [sys.executable, "-m", "tailshift", "--plugin", "plugin.py", "list", "heads"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("ended\n")

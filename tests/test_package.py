@@ -303,5 +303,5 @@ def _plain_imports(node: ast.stmt) -> list[str]:
 
 def test_main_module__is_the_command_line() -> None:
     text = (SOURCE / "__main__.py").read_text(encoding="utf-8")
-    assert "from tailshift.cli import main" in text
-    assert importlib.import_module("tailshift.cli").main
+    assert "from tailshift.cli import program" in text
+    assert importlib.import_module("tailshift.cli").program

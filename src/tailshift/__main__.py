@@ -1,5 +1,5 @@
 """``python -m tailshift`` is the command line."""
 
-from tailshift.cli import main
+from tailshift.cli import program
 
-main()
+program()

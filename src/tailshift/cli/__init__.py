@@ -4,6 +4,6 @@ from tailshift.storage import ending_on_signals
 
 with ending_on_signals():  # they come before `main` runs, too
     from tailshift.cli import list, paper, serve, show, train
-    from tailshift.cli.app import app, main
+    from tailshift.cli.app import app, main, program
 
-__all__ = ["app", "list", "main", "paper", "serve", "show", "train"]
+__all__ = ["app", "list", "main", "paper", "program", "serve", "show", "train"]

@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -139,6 +140,18 @@ def main() -> None:
         if os.environ.get("TAILSHIFT_TRACEBACK"):
             raise
         raise SystemExit(_print_error(error)) from None
+
+
+def program() -> None:
+    """Run the command as a process of its own: once it is done, no signal undoes that.
+
+    A scheduler's warning may come while Python ends, which takes PyTorch some time.
+    """
+    try:
+        main()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, frame: None)
 
 
 class _Output:
