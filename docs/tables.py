@@ -205,6 +205,26 @@ def _load_cell(row: dict[str, str]) -> str:
     return f"{taken:.0f} s ({clock:.0f} s), {row['peak_megabytes']} MB"
 
 
+def kills_table() -> str:
+    """Return commands down, and across how often each was knocked, and how."""
+    with (ROOT / "results" / "kills.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    knocks = ("SIGKILL", "SIGTERM", "SIGINT", "full disk", "cut", "flipped")
+    heads = [*knocks, "all", "refused by name", "lost"]
+    lines = [f"| command | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    names = [*dict.fromkeys(row["subject"] for row in rows), "all"]
+    for name in names:
+        own = [row for row in rows if name in (row["subject"], "all")]
+        counts = [sum(row["knock"] == knock for row in own) for knock in knocks]
+        refused = sum(row["outcome"].startswith("refused") for row in own)
+        lost = sum(row["outcome"].startswith("LOST") for row in own)
+        cells = map(str, [*counts, sum(counts), refused, lost])
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    made = ", ".join(dict.fromkeys(row["commit"] for row in rows))
+    rounds = len({row["seed"] for row in rows})
+    return "\n".join([*lines, "", f"{rounds} rounds; commits {made}."])
+
+
 def provenance(rows: Rows) -> str:
     """Return seeds, epochs, hardware, torch and commit of a table's runs."""
 
@@ -242,6 +262,7 @@ def blocks() -> dict[str, str]:
         "features commands": commands(features),
         "features unknown": unknown_table(),
         "load": load_table(),
+        "kills": kills_table(),
     }
 
 

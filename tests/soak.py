@@ -214,6 +214,15 @@ def _is_running(pid: int) -> bool:
     return state != "Z"
 
 
+def _wait_for(processes: set[int]) -> None:
+    """Wait until they have ended: some save themselves when their parent is gone."""
+    end = time.monotonic() + LONGEST
+    while any(map(_is_running, processes)):
+        if time.monotonic() > end:
+            raise Lost("what it had started has not ended")
+        time.sleep(0.05)
+
+
 class Disk:
     """A small disk of its own for all outputs; without root, a folder."""
 
@@ -421,56 +430,48 @@ class Round:
         return contents(folder / "output")
 
     def _knock(self, command: Command, seconds: float) -> bool:
-        """Knock a command; return whether it had ended before, as it should."""
+        """Knock a command; return whether it has ended by itself, as it should."""
         knock = self.chance.choice(KNOCKS)
+        if knock == "full disk" and not self.disk.is_small:
+            knock = "SIGKILL"
         spare = self.chance.randrange(200_000)
         ends_all, where = self.chance.random() < 0.5, self.chance.random()
         if command.ended(seconds):
             if command.code:
                 self._put_back(command)
             return command.code == 0
-        file, outcome = "", "resumed"
-        if knock == "full disk" and not self.disk.is_small:
-            knock = "SIGKILL"
+        below = _descendants(command.pid)
         if knock == "full disk":
             self.disk.fill(spare)
             if not command.ended(20):  # it may have nothing to write for long
                 command.send(signal.SIGKILL)
-            code = command.wait()
-            self._wait_for_children(command.pid)
-            self.disk.empty()
-            if code not in (0, 2, -signal.SIGKILL):
-                raise Lost(f"a full disk ended it with {code}")
-            if code == 2 and not re.search("space|disk", command.last_words()):
-                raise Lost("it does not say that the disk is full")
         elif knock in ("SIGTERM", "SIGINT"):
-            number = signal.Signals[knock]
-            command.send(number)
-            code = command.wait()
-            allowed = {0, 75, 130, -number}
-            if code not in allowed:
-                raise Lost(f"{knock} ended it with {code}")
+            command.send(signal.Signals[knock])
         else:
-            below = _descendants(command.pid)
             command.send(signal.SIGKILL)
             for pid in below if ends_all or knock != "SIGKILL" else ():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            code = command.wait()
-            self._wait_for_children(command.pid, below)
-            if knock != "SIGKILL":
-                file, outcome = self._damage(knock, where)
+        code = command.wait()
+        _wait_for(below)
+        self.disk.empty()
+        self._check_end(knock, command)
+        damage = knock in ("cut", "flipped")
+        file, outcome = self._damage(knock, where) if damage else ("", "resumed")
         self._check_words()
         self.num_knocks += 1
         self.log.add(self.seed, self.subject.name, knock, seconds, file, code, outcome)
         return code == 0
 
-    def _wait_for_children(self, pid: int, below: set[int] | None = None) -> None:
-        end = time.monotonic() + LONGEST
-        while any(map(_is_running, below or ())):
-            if time.monotonic() > end:
-                raise Lost("what it had started has not ended")
-            time.sleep(0.05)
+    def _check_end(self, knock: str, command: Command) -> None:
+        """Refuse an exit code that does not tell what has happened."""
+        code, words = command.code, command.last_words()
+        is_full = knock == "full disk" and re.search("space|disk", words)
+        if code == 2 and not is_full:
+            self._put_back(command)  # damaged before, and refused only now
+        codes = {"SIGTERM": (75, -signal.SIGTERM), "SIGINT": (130, -signal.SIGINT)}
+        if code not in (0, 2, *codes.get(knock, (-signal.SIGKILL,))):
+            raise Lost(f"{knock} ended it with {code}: {words}")
 
     def _damage(self, knock: str, where: float) -> tuple[str, str]:
         """Damage the file that was written last, resume, and put it back if refused."""
