@@ -1,5 +1,6 @@
 """On SIGTERM the command saves, and its exit code tells a scheduler to requeue it."""
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import tailshift as ts
 from tailshift.training.recorder import TrainingProgress
 
 Command = Callable[..., Any]
+LIBC = None if sys.platform == "win32" else ctypes.CDLL(None)
 
 
 def _terminate(*args: Any) -> None:
@@ -139,13 +141,21 @@ def test_main__a_signal_inside_an_import_ends_the_command(
     assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
 
 
+AT_EXIT = {
+    "Python": "atexit.register(os.kill, os.getpid(), {number})",
+    "the process": "libc.on_exit(libc.kill, {number})",  # kill(0, number): its group
+}
+
+
+@pytest.mark.skipif(not hasattr(LIBC, "on_exit"), reason="needs the C library of GNU")
+@pytest.mark.parametrize("ends", AT_EXIT)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_main__a_signal_while_python_ends_changes_nothing(
-    tmp_path: Path, number: int
+def test_main__a_signal_while_it_ends_changes_nothing(
+    tmp_path: Path, number: int, ends: str
 ) -> None:
     """A job that was done failed if its time limit's warning came just then."""
-    end = f"lambda: os.kill(os.getpid(), {int(number)}) or print('ended')"
-    plugin = f"import atexit, os\natexit.register({end})\n"
+    plugin = "import atexit, ctypes, os\nlibc = ctypes.CDLL(None)\n"
+    plugin += AT_EXIT[ends].format(number=int(number))
     (tmp_path / "plugin.py").write_text(plugin)
     done = subprocess.run(
         [sys.executable, "-m", "tailshift", "--plugin", "plugin.py", "list", "heads"],
@@ -154,6 +164,6 @@ def test_main__a_signal_while_python_ends_changes_nothing(
         text=True,
         timeout=300,
         check=False,
+        start_new_session=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("ended\n")

@@ -151,7 +151,7 @@ def program() -> None:
         main()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, frame: None)
+            signal.signal(number, signal.SIG_IGN)  # Python resets any other
 
 
 class _Output:
