@@ -360,7 +360,7 @@ class Round:
         self.folder = disk.folder / "output"
         self.said = work / f"round{seed}.log"
         self.num_knocks, self.num_refused, self.longest = 0, 0, 0.0
-        self.backup: tuple[Path, bytes] | None = None
+        self.backups: dict[Path, tuple[bytes, bytes]] = {}  # whole, and as damaged
 
     def run(self, most: int) -> None:
         """Knock, resume, compare."""
@@ -475,6 +475,9 @@ class Round:
 
     def _damage(self, knock: str, where: float) -> tuple[str, str]:
         """Damage the file that was written last, resume, and put it back if refused."""
+        for path, (content, damaged) in self.backups.items():
+            if path.exists() and path.read_bytes() == damaged:  # not looked at yet
+                path.write_bytes(content)
         files = [
             path
             for path in self.folder.rglob("*")
@@ -489,7 +492,7 @@ class Round:
         content = path.read_bytes()
         _spoil(path, knock, where)
         name = str(path.relative_to(self.folder))
-        self.backup = path, content
+        self.backups[path] = content, path.read_bytes()
         command = Command(self._arguments(self.folder), self.said)
         if not command.ended(self.longest):
             command.send(signal.SIGTERM)
@@ -501,12 +504,13 @@ class Round:
     def _put_back(self, command: Command) -> None:
         """Put back the damaged file that a command has refused, as from a backup."""
         words = command.last_words()
-        path, content = self.backup or (Path("nothing"), b"")
-        is_refused = command.code == 2 and words.startswith("error: ")
-        if not is_refused or path.name not in words:
+        named = [path for path in self.backups if str(path) in words]
+        named = named or [path for path in self.backups if path.name in words]
+        if command.code != 2 or not words.startswith("error: ") or not named:
             raise Lost(f"it ended with {command.code}: {words}")
-        path.write_bytes(content)
-        self.num_refused, self.backup = self.num_refused + 1, None
+        for path in named:
+            path.write_bytes(self.backups.pop(path)[0])
+        self.num_refused += 1
 
     def _check_words(self) -> None:
         said = self.said.read_text(errors="replace")
