@@ -56,6 +56,7 @@ SlurmdParameters=config_overrides
 NodeName={host} NodeAddr=127.0.0.1 CPUs=2 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+UNDER_WAY = {"PENDING", "RUNNING", "SIGNALING", "COMPLETING", "REQUEUED"}
 
 
 class Slurm:
@@ -122,7 +123,7 @@ class Slurm:
         deadline = time.monotonic() + seconds
         while True:
             found = self.show(job)
-            if found["JobState"] not in {"PENDING", "RUNNING", "COMPLETING"}:
+            if found["JobState"] not in UNDER_WAY:
                 return found
             assert time.monotonic() < deadline, found
             time.sleep(0.5)
