@@ -269,7 +269,7 @@ def _linear() -> tuple[nn.Module, SGD]:
 
 def _read_checkpoint(path: Path) -> None:
     model, optimizer = _linear()
-    position, _ = load_checkpoint(path, modules={"model": model}, optimizer=optimizer)
+    position, *_ = load_checkpoint(path, modules={"model": model}, optimizer=optimizer)
     assert isinstance(position, Position)
     model(torch.zeros(2, 3)).sum().backward()
     optimizer.step()

@@ -59,7 +59,7 @@ def _save(path: Path, state: _State, position: Position | None = None) -> None:
 
 
 def _load(path: Path, state: _State) -> Position:
-    position, scaler = load_checkpoint(
+    position, scaler, _ = load_checkpoint(
         path, modules=state.modules, optimizer=state.optimizer
     )
     assert scaler == {"scale": 1024.0, "_growth_tracker": 7}

@@ -148,6 +148,16 @@ def test_train__killed_and_resumed_is_the_same(
     _assert_same(run, reference)
 
 
+@pytest.mark.parametrize("content", ["", '{"epoch": 1, "lo', '{"epoch": 1}\n'])
+def test_train__damaged_metrics_are_those_of_the_checkpoint(
+    reference: ts.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """Epochs were missing; the best one would have been chosen among the others."""
+    _train(monkeypatch, tmp_path, after=2 * STEPS + 1, then=_ctrl_c)
+    (tmp_path / "metrics.jsonl").write_text(content)
+    _assert_same(_train(monkeypatch, tmp_path, resume=True), reference)
+
+
 def test_train__resuming_a_finished_run_changes_nothing(
     reference: ts.Run, run_copy: Path, digits_run: ts.Run
 ) -> None:

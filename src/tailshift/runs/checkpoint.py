@@ -4,10 +4,10 @@ import json
 import shutil
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import TypeAdapter
@@ -50,6 +50,7 @@ def save_checkpoint(
     optimizer: Optimizer | None,
     scaler: Mapping[str, Any] | None = None,
     data: str = "",
+    metrics: Sequence[str] = (),
     is_writer: bool = True,
 ) -> None:
     """Write modules, optimiser, random state and position; keeps the one before.
@@ -64,6 +65,7 @@ def save_checkpoint(
             if nothing is optimised.
         scaler: State of the loss scaler under half precision, numbers only.
         data: What is trained on, as `data_mark` gives it.
+        metrics: Lines of `metrics.jsonl` up to here, whose file has no checksum.
         is_writer: Whether this process is the one that writes.
 
     Raises:
@@ -86,9 +88,24 @@ def save_checkpoint(
     _check_finite(modules, tensors, position)
     if not path.parent.is_dir():  # it would be made anew, without the rest of the run
         raise FileNotFoundError(f"There is no folder {path.parent} to write {path} in.")
-    notes = {"position": asdict(position), "scaler": dict(scaler or {}), "data": data}
+    notes = {
+        "position": asdict(position),
+        "scaler": dict(scaler or {}),
+        "data": data,
+        "metrics": list(metrics),
+    }
     metadata = {storage.NOTES: json.dumps(notes)}
     storage.write_tensors(path, tensors, metadata, keep=path_before(path))
+
+
+class Restored(NamedTuple):
+    """What a checkpoint holds beside what it fills in place."""
+
+    position: Position
+    scaler: dict[str, Any]
+    """State of the loss scaler; empty without one."""
+    metrics: list[str] | None
+    """Lines of `metrics.jsonl`; None in a checkpoint of an earlier version."""
 
 
 def load_checkpoint(
@@ -97,8 +114,8 @@ def load_checkpoint(
     modules: Mapping[str, nn.Module],
     optimizer: Optimizer | None,
     data: str = "",
-) -> tuple[Position, dict[str, Any]]:
-    """Restore what `save_checkpoint` wrote; returns the position and scaler state.
+) -> Restored:
+    """Restore what `save_checkpoint` wrote.
 
     Args:
         path: The checkpoint file.
@@ -127,7 +144,11 @@ def load_checkpoint(
             torch.cuda.set_rng_state(tensors["random.cuda"].clone())
     except (KeyError, ValueError, TypeError, RuntimeError, IndexError):
         raise _damaged(path, "its optimiser or random state does not fit") from None
-    return position, dict(notes.get("scaler") or {})
+    metrics = notes.get("metrics")
+    is_text = isinstance(metrics, list) and all(isinstance(x, str) for x in metrics)
+    return Restored(
+        position, dict(notes.get("scaler") or {}), metrics if is_text else None
+    )
 
 
 def read_position(path: Path) -> Position:

@@ -6,6 +6,7 @@ import json
 import os
 import reprlib
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -386,8 +387,13 @@ def read_metrics_lines(directory: Path) -> list[str]:
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
     """Return one record per epoch, as they were written."""
-    path, records = directory / METRICS_LOG, []
-    for number, line in enumerate(read_metrics_lines(directory), start=1):
+    return parse_metrics(read_metrics_lines(directory), directory / METRICS_LOG)
+
+
+def parse_metrics(lines: Sequence[str], path: Path) -> list[dict[str, Any]]:
+    """Return one record per line; the path is of the file that has them."""
+    records = []
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

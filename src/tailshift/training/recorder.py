@@ -73,6 +73,7 @@ class Recorder:
         self.fabric = fabric
         self.epochs_done = 0
         self._scores: dict[int, float] = {}
+        self._lines: list[str] = []  # of metrics.jsonl
         self._trainer: Trainer | None = None
         self._logs: list[Log] = []
         self._steps_since_saved = 0
@@ -230,8 +231,9 @@ class Recorder:
         return read_tensors(path).metadata.get("epoch") == str(self.best_epoch)
 
     def _append(self, metrics: Metrics) -> None:
+        self._lines.append(json.dumps(metrics) + "\n")
         with (self.directory / run.METRICS_LOG).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(metrics) + "\n")
+            file.write(self._lines[-1])
             file.flush()
             os.fsync(file.fileno())  # on disk before the checkpoint that counts it
         names = ("loss", "train_accuracy", "lr", "images_per_second")
@@ -264,13 +266,15 @@ class Recorder:
             optimizer=self.trainer.optimizer,
             scaler=self.fabric.strategy.precision.state_dict(),
             data=data_mark(self.data),
+            metrics=self._lines,
             is_writer=self.fabric.is_global_zero,
         )
 
     def _restore(self) -> None:
-        """Go back to the checkpoint, if any, and cut the metrics written after it."""
+        """Go back to the checkpoint, if any, and to the metrics written before it."""
+        lines = None
         if self.checkpoint.is_file():
-            self.trainer.position, scaler = load_checkpoint(
+            self.trainer.position, scaler, lines = load_checkpoint(
                 self.checkpoint,
                 modules=self._modules,
                 optimizer=self.trainer.optimizer,
@@ -278,16 +282,18 @@ class Recorder:
             )
             if scaler:
                 self.fabric.strategy.precision.load_state_dict(scaler)
-        done = run.read_metrics(self.directory)[: self.trainer.epochs_done]
+        if lines is None:
+            lines = run.read_metrics_lines(self.directory)
+        self._lines = lines[: self.trainer.epochs_done]
+        done = run.parse_metrics(self._lines, self.directory / run.METRICS_LOG)
         for metrics in done[self.trainer.epochs_before :]:
             self._score(metrics)
         self._heed_patience()
         if not self.fabric.is_global_zero:
             return
         self._check_folder()
-        lines = run.read_metrics_lines(self.directory)[: self.trainer.epochs_done]
         with atomic_write(self.directory / run.METRICS_LOG) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+            temporary.write_text("".join(self._lines), encoding="utf-8")
         if self.config.train.keep == "best":
             self._mend_best()
 
