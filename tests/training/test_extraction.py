@@ -197,6 +197,26 @@ def test_features__damaged_while_it_was_killed_are_the_same_bytes(
         assert (resumed.directory / path.name).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
+def test_features__cut_short_while_it_was_killed_are_refused(
+    make: Callable[..., FeatureBank],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """NumPy made it longer again, with a hole that a full disk cannot fill."""
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(extraction, "embed", _die_at(0))
+        make("killed")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    path = split_path(tmp_path / "killed", "train")
+    os.truncate(path, size := path.stat().st_size // 2)
+    with pytest.raises(ValueError, match="train") as error:
+        make("killed")
+    assert str(error.value).startswith(f"{path} is damaged: it is cut short, or no ")
+    assert path.stat().st_size == size
+
+
 @pytest.mark.filterwarnings("always::tailshift.data.image_loader.BrokenImageWarning")
 def test_features__of_two_processes_are_those_of_one(
     make: Callable[..., FeatureBank], photos: Path
