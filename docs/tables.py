@@ -4,12 +4,14 @@ Run ``python docs/tables.py``; with ``--check`` it only says whether they are cu
 """
 
 import csv
+import math
 import re
 import sys
 from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, stdev
 
+from tailshift import reproduce
 from tailshift.methods import METHODS
 from tailshift.report.runs import row_names
 
@@ -176,6 +178,151 @@ def unknown_table() -> str:
     return "\n".join(lines)
 
 
+MEASURES = {
+    "accuracy, prior known": ("accuracy", "known", "1", 1),
+    "accuracy, prior estimated": ("accuracy", "estimated", "1", 1),
+    "NLL": ("nll", "known", "1", 3),
+    "NLL, temperature fitted": ("nll", "known", "fitted", 3),
+    "Brier score": ("brier", "known", "1", 3),
+    "Brier score, temperature fitted": ("brier", "known", "fitted", 3),
+    "ECE": ("ece", "known", "1", 3),
+    "ECE, temperature fitted": ("ece", "known", "fitted", 3),
+}
+"""Rows of the table of what LADE buys: column, prior, temperature and decimals."""
+
+
+def gains_table() -> str:
+    """Return measures down, targets across: Balanced Softmax / LADE, same seeds."""
+    path = ROOT / "results" / "calibration.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    pair = [
+        [row for row in rows if row["run"] == f"cifar100_lt_ir100_{run}"]
+        for run in ("balanced_softmax_quick", "lade_quick-official")
+    ]
+    seeds = set.intersection(*({row["seed"] for row in own} for own in pair))
+    heads = " | ".join(target.replace(":", " ") for target in TARGETS)
+    lines = [f"| Balanced Softmax / LADE | {heads} |", "|---" * 6 + "|"]
+    for name, (measure, *case, decimals) in MEASURES.items():
+        cells = []
+        for target in TARGETS:
+            means = [
+                fmean(
+                    float(row[measure])
+                    for row in own
+                    if row["seed"] in seeds
+                    and [row["target"], row["prior"], row["temperature"]]
+                    == [target, *case]
+                )
+                for own in pair
+            ]
+            cells.append(" / ".join(f"{mean:.{decimals}f}" for mean in means))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", f"Means over seeds {', '.join(sorted(seeds))}."])
+
+
+def printed_table(what: str) -> str:
+    """Return a table of the paper, ours (printed), columns down and methods across.
+
+    Methods of which there is no run are left out, and what ours is of is said below.
+    """
+    logits = ROOT / "results" / "logits"
+    plan = reproduce(what, runs=ROOT / "results", logits=logits, dry_run=True)
+    by_row: dict[str, dict[str, str]] = defaultdict(dict)
+    for number in plan.comparisons():
+        if number.num_seeds:
+            ours = f"{number.ours_mean:.{number.decimals}f}"
+            printed = f"{number.paper:.{number.decimals}f}"
+            shown = ours if math.isnan(number.paper) else f"{ours} ({printed})"
+            by_row[number.row][number.column] = shown
+    columns = list(dict.fromkeys(column for by in by_row.values() for column in by))
+    lines = [
+        f"| ours (printed) | {' | '.join(by_row)} |",
+        "|---" * (1 + len(by_row)) + "|",
+    ]
+    for column in columns:
+        cells = [by.get(column, "") for by in by_row.values()]
+        lines.append(f"| {column.replace(':', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+CROSSED = {
+    "Balanced Softmax": ("", ""),
+    "sample's weight, classes of the batch (`paper`)": ("sample", "batch"),
+    "sample's weight, all classes (`all_classes`)": ("sample", "all"),
+    "logit's weight, classes of the batch": ("logit", "batch"),
+    "logit's weight, all classes (`official`)": ("logit", "all"),
+}
+"""Rows of the table of LADER's forms: weight and set."""
+
+
+def mean_and_error(values: list[float]) -> str:
+    """Return mean ± standard error, with its sign."""
+    return f"{fmean(values):+.1f} ± {stdev(values) / len(values) ** 0.5:.1f}"
+
+
+def crossed_table() -> str:
+    """Return LADER's forms down and batch sizes across, α chosen on held-out images."""
+    path = ROOT / "results" / "lade_crossed.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["weight_decay"] == "0.0005"]
+    sizes = list(dict.fromkeys(row["batch_size"] for row in rows))
+    heads = " | ".join(f"batches of {size}" for size in sizes)
+    lines = [f"| weight and set | {heads} |", "|---" * (1 + len(sizes)) + "|"]
+    for name, form in CROSSED.items():
+        cells = []
+        for size in sizes:
+            own = [row for row in rows if row["batch_size"] == size]
+            base = {row["seed"]: float(row["uniform"]) for row in own if not row["set"]}
+            tried: dict[str, Rows] = defaultdict(list)
+            for row in own:
+                if (row["weight"], row["set"]) == form:
+                    tried[row["alpha"]].append(row)
+            alpha, best = max(tried.items(), key=lambda item: _held_out(item[1]))
+            gains = [float(row["uniform"]) - base[row["seed"]] for row in best]
+            accuracy = fmean(float(row["uniform"]) for row in best)
+            ece = fmean(float(row["ece"]) for row in best)
+            gain = f", {mean_and_error(gains)} (α {alpha})" if form[0] else ""
+            cells.append(f"{accuracy:.1f}{gain}, ECE {ece:.3f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _held_out(rows: Rows) -> float:
+    return fmean(float(row["held_out"]) for row in rows)
+
+
+def decay_table() -> str:
+    """Return weight decays down, Balanced Softmax and the paper's form across."""
+    path = ROOT / "results" / "lade_crossed.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["batch_size"] == "128"]
+    cases = {"Balanced Softmax": "0.0", "LADE `paper`, α 0.03": "0.03"}
+    lines = [
+        f"| weight decay | {' | '.join(cases)} | difference |",
+        "|---" * 4 + "|",
+    ]
+    for decay in dict.fromkeys(row["weight_decay"] for row in rows):
+        pair = [
+            [
+                row
+                for row in rows
+                if (row["weight_decay"], row["alpha"]) == (decay, alpha)
+                and (row["weight"], row["set"]) in (("", ""), ("sample", "batch"))
+            ]
+            for alpha in cases.values()
+        ]
+        uniform = [[float(row["uniform"]) for row in own] for own in pair]
+        cells = [
+            f"{fmean(values):.1f} (held out {_held_out(own):.1f}), "
+            f"ECE {fmean(float(row['ece']) for row in own):.3f}"
+            for values, own in zip(uniform, pair, strict=True)
+        ]
+        gains = [ours - base for base, ours in zip(*uniform, strict=True)]
+        lines.append(f"| {decay} | {' | '.join(cells)} | {mean_and_error(gains)} |")
+    return "\n".join(lines)
+
+
 def load_table() -> str:
     """Return commands down, and across what they took with so many files."""
     path = ROOT / "results" / "load.csv"
@@ -261,6 +408,9 @@ def blocks() -> dict[str, str]:
         "features ratios": ratio_table(features),
         "features commands": commands(features),
         "features unknown": unknown_table(),
+        "lade gains": gains_table(),
+        "lade crossed": crossed_table(),
+        "lade decays": decay_table(),
         "load": load_table(),
         "kills": kills_table(),
     }
