@@ -397,7 +397,11 @@ def blocks() -> dict[str, str]:
     main = [row for row in quick if row["method"] in MAIN]
     features = [row for row in read("cifar100_lt") if "_lite0_" in row["recipe"]]
     longest = [row for row in features if row["imbalance_ratio"] == "100"]
+    paper = [row for row in read("cifar100_lt") if row["epochs"] == "200"]
     return {
+        "paper shifts": f"{printed_table('table9')}\n\n{provenance(paper)}",
+        "paper calibration": printed_table("table10"),
+        "paper commands": commands(paper),
         "digits": f"{shift_table(digits)}\n\n{provenance(digits)}",
         "cifar": f"{shift_table(main)}\n\n{provenance(main)}",
         "cifar methods": f"{method_table(quick)}\n\n{provenance(quick)}",
