@@ -55,14 +55,16 @@ Rows = list[dict[str, str]]
 
 
 def read(name: str) -> Rows:
-    """Return the rows of a results file; none if there is no such file."""
+    """Return the rows of a results file."""
     path = ROOT / "results" / f"{name}.csv"
-    if not path.is_file():
-        return []
     with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+        return list(csv.DictReader(file))
+
+
+def read_runs(name: str) -> Rows:
+    """Return the rows of a file of runs, methods in the order of tables."""
     order = list(PRINTED)
-    return sorted(rows, key=lambda row: order.index(row["method"]))
+    return sorted(read(name), key=lambda row: order.index(row["method"]))
 
 
 def title(row: dict[str, str]) -> str:
@@ -166,9 +168,7 @@ def ratio_table(rows: Rows) -> str:
 
 def unknown_table() -> str:
     """Return targets down, and across the prior that is answered for."""
-    path = ROOT / "results" / "unknown_prior.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read("unknown_prior")
     columns = ("none", "estimated", "adapt", "known")
     lines = [f"| target | {' | '.join(columns)} | SADE, estimated |", "|---" * 6 + "|"]
     for target, sade in SADE_UNKNOWN.items():
@@ -193,9 +193,7 @@ MEASURES = {
 
 def gains_table() -> str:
     """Return measures down, targets across: Balanced Softmax / LADE, same seeds."""
-    path = ROOT / "results" / "calibration.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read("calibration")
     pair = [
         [row for row in rows if row["run"] == f"cifar100_lt_ir100_{run}"]
         for run in ("balanced_softmax_quick", "lade_quick-official")
@@ -263,9 +261,7 @@ def mean_and_error(values: list[float]) -> str:
 
 def crossed_table() -> str:
     """Return LADER's forms down and batch sizes across, α chosen on held-out images."""
-    path = ROOT / "results" / "lade_crossed.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["weight_decay"] == "0.0005"]
+    rows = [row for row in read("lade_crossed") if row["weight_decay"] == "0.0005"]
     sizes = list(dict.fromkeys(row["batch_size"] for row in rows))
     heads = " | ".join(f"batches of {size}" for size in sizes)
     lines = [f"| weight and set | {heads} |", "|---" * (1 + len(sizes)) + "|"]
@@ -294,9 +290,7 @@ def _held_out(rows: Rows) -> float:
 
 def decay_table() -> str:
     """Return weight decays down, Balanced Softmax and the paper's form across."""
-    path = ROOT / "results" / "lade_crossed.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["batch_size"] == "128"]
+    rows = [row for row in read("lade_crossed") if row["batch_size"] == "128"]
     cases = {"Balanced Softmax": "0.0", "LADE `paper`, α 0.03": "0.03"}
     lines = [
         f"| weight decay | {' | '.join(cases)} | difference |",
@@ -325,9 +319,7 @@ def decay_table() -> str:
 
 def load_table() -> str:
     """Return commands down, and across what they took with so many files."""
-    path = ROOT / "results" / "load.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read("load")
     sizes = list(dict.fromkeys(row["files"] for row in rows))
     heads = [f"{int(files):,} files" for files in sizes]
     heads.append(f"growth, files × {int(sizes[-1]) / int(sizes[0]):.1f}")
@@ -354,8 +346,7 @@ def _load_cell(row: dict[str, str]) -> str:
 
 def kills_table() -> str:
     """Return commands down, and across how often each was knocked, and how."""
-    with (ROOT / "results" / "kills.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read("kills")
     knocks = ("SIGKILL", "SIGTERM", "SIGINT", "full disk", "cut", "flipped")
     heads = [*knocks, "all", "refused by name", "lost"]
     lines = [f"| command | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
@@ -392,12 +383,13 @@ def commands(rows: Rows) -> str:
 
 def blocks() -> dict[str, str]:
     """Return the text of each marked block."""
-    digits, before = read("digits_lt"), read("v0_1/cifar100_lt")
-    quick = [row for row in read("cifar100_lt") if row["recipe"].endswith("_quick")]
+    digits, before = read_runs("digits_lt"), read_runs("v0_1/cifar100_lt")
+    cifar = read_runs("cifar100_lt")
+    quick = [row for row in cifar if row["recipe"].endswith("_quick")]
     main = [row for row in quick if row["method"] in MAIN]
-    features = [row for row in read("cifar100_lt") if "_lite0_" in row["recipe"]]
+    features = [row for row in cifar if "_lite0_" in row["recipe"]]
     longest = [row for row in features if row["imbalance_ratio"] == "100"]
-    paper = [row for row in read("cifar100_lt") if row["epochs"] == "200"]
+    paper = [row for row in cifar if row["epochs"] == "200"]
     return {
         "paper shifts": f"{printed_table('table9')}\n\n{provenance(paper)}",
         "paper calibration": printed_table("table10"),
