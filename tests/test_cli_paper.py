@@ -141,7 +141,7 @@ def test_reproduce__dry_run_of_all_seeds(tailshift: Command) -> None:
     result = tailshift("reproduce", "table8", "--dry-run", "--seeds", "0,1")
     assert result.code == 0
     assert "36 runs" in result.out
-    for recipe in ("cifar100_lt_ir10_lade_lambda0", "inaturalist2018_lade_alpha0"):
+    for recipe in ("cifar100_lt_ir10_lade_lambda0", "inaturalist2018_balanced_softmax"):
         assert recipe in result.out
     assert list(Path().iterdir()) == []
 

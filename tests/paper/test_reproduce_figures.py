@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import tailshift as ts
+from tailshift.config import RunConfig
 from tailshift.paper.numbers import PAPER_FIGURES
 from tailshift.paper.reproduce import PaperRequest, make_plan
 from tailshift.recipes import recipe_names
@@ -12,6 +13,12 @@ from tailshift.report.plots import FIGURES
 
 DIGITS = ("data.name=digits_lt", "model.name=digits_net", "train.epochs=1")
 ALPHAS = ("0", "0.01", "0.1", "1")
+
+
+def _alpha(config: RunConfig) -> str:
+    """Return LADE's α; without LADER it is Balanced Softmax."""
+    is_lade = config.method_name == "lade"
+    return f"{config.method.alpha:g}" if is_lade else "0"
 
 
 def test_paper_figures__can_be_drawn_and_have_recipes() -> None:
@@ -28,13 +35,12 @@ def test_make_plan__trains_each_alpha_in_its_own_folder(tmp_path: Path) -> None:
     assert plan.lacking == [f"LADE (α = {alpha})" for alpha in ALPHAS]
     folders = [job.directory.relative_to(tmp_path).as_posix() for job in plan.missing]
     assert folders[::2] == [
-        "cifar100_lt_ir100_lade_alpha0_quick/lade-seed0",
+        "cifar100_lt_ir100_balanced_softmax_quick/balanced_softmax-seed0",
         "cifar100_lt_ir100_lade_quick/lade-alpha0.01-seed0",
         "cifar100_lt_ir100_lade_quick/lade-seed0",
         "cifar100_lt_ir100_lade_quick/lade-alpha1-seed0",
     ]
-    alphas = [job.config.method.alpha for job in plan.missing[::2]]
-    assert [f"{alpha:g}" for alpha in alphas] == list(ALPHAS)
+    assert [_alpha(job.config) for job in plan.missing[::2]] == list(ALPHAS)
     assert [job.config.seed for job in plan.missing[:2]] == [0, 2]
     assert plan.title == (
         "Figure 3: Logits of each class as α grows, CIFAR-100-LT, imbalance ratio 100; "
@@ -48,10 +54,10 @@ def test_reproduce__trains_what_is_missing_and_finds_it(tmp_path: Path) -> None:
     assert (plan.missing, plan.lacking, plan.faults) == ((), [], ())
     runs = plan.runs()
     assert [run.method for run in runs] == [f"LADE (α = {a})" for a in ALPHAS]
-    assert all((run.key, run.compensates) == ("lade", True) for run in runs)
+    assert [run.key for run in runs] == ["balanced_softmax", "lade", "lade", "lade"]
     assert len(said) == 4
     for run, alpha in zip(runs, ALPHAS, strict=True):
-        assert f"{ts.load(run.name).config.method.alpha:g}" == alpha
+        assert _alpha(ts.load(run.name).config) == alpha
     svg, png = plan.draw(tmp_path / "figures")
     text = svg.read_text(encoding="utf-8")
     assert all(run.method in text for run in runs)
@@ -75,8 +81,7 @@ def test_make_plan__takes_kept_logits_of_each_alpha(tmp_path: Path) -> None:
         ("LADE (α = 0.01)", 5),
         ("LADE (α = 0.1)", 5),
     ]
-    alphas = [job.config.method.alpha for job in plan.missing]
-    assert alphas == [0.0, 1.0]
+    assert [_alpha(job.config) for job in plan.missing] == ["0", "1"]
 
 
 def test_make_plan__kept_logits_without_other_settings(tmp_path: Path) -> None:

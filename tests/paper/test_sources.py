@@ -58,7 +58,7 @@ RECIPES = set(recipe_names())
         ),
         (11, "LADE", "NLL", Source("imagenet_lt_lade_180ep", True, "nll")),
         (8, "Places-LT", "λ = 0", Source("places_lt_lade_lambda0", True)),
-        (8, "ImageNet-LT", "α = 0", Source("imagenet_lt_lade_alpha0_180ep", True)),
+        (8, "ImageNet-LT", "α = 0", Source("imagenet_lt_balanced_softmax_180ep", True)),
         (8, "CIFAR-100-LT (IB 10)", "LADE", Source("cifar100_lt_ir10_lade", True)),
     ],
 )
