@@ -1,56 +1,50 @@
-"""Draw the README's figures.
+"""Draw the figures of README and docs from ``results/logits/``.
 
-Run ``python docs/figures.py`` to write ``docs/images/average_probability.png`` from
-``results/v0_1/logits/`` and ``docs/images/target_shift.png`` from ``results/logits/``,
-and to print what Figure 2 shows in numbers.
+Run ``python docs/figures.py`` to write ``docs/images/``: the paper's Figures 2 and 6
+and accuracy against the target's shift, of 200 epochs at imbalance ratio 50, and its
+Figure 3, of the quick recipes at ratio 100. Figure 2 is also printed in numbers.
 """
 
 import sys
 from pathlib import Path
 
-from tailshift.report.plots import (
-    average_probability_plot,
-    probability_curves,
-    save_figure,
-    target_shift_plot,
-)
-from tailshift.report.plots.writing import summarise_shifts
-from tailshift.report.runs import ReportRun, run_from_logits
+from tailshift import reproduce
+from tailshift.report.plots import FIGURES, probability_curves, save_figure
+from tailshift.report.runs import ReportRun
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"
 RESULTS = ROOT / "results"
 DPI = 200
+MAIN = ("softmax", "balanced_softmax", "lade")
+"""The methods of two figures, in their order."""
 
 
-def load_runs(folder: Path, mode: str) -> list[ReportRun]:
-    """Return the logits of three methods, LADE's in one of its modes."""
-    files = {
-        "Softmax": "softmax_quick-seed0",
-        "Balanced Softmax": "balanced_softmax_quick-seed0",
-        "LADE": f"lade_quick-{mode}-seed0",
-    }
-    return [
-        run_from_logits(f"{name}={folder / f'cifar100_lt_ir100_{file}.safetensors'}")
-        for name, file in files.items()
-    ]
+def kept_runs(what: str, *, quick: bool = False) -> list[ReportRun]:
+    """Return what one of the paper's figures is drawn from, as far as it is kept."""
+    logits = RESULTS / "logits"
+    plan = reproduce(what, runs=RESULTS, logits=logits, quick=quick, dry_run=True)
+    return plan.runs()
 
 
 def main() -> None:
-    """Write both figures and print the ends of each curve."""
-    old = load_runs(RESULTS / "v0_1" / "logits", "paper")
-    new = load_runs(RESULTS / "logits", "official")
-    for curve in probability_curves(old):
+    """Write the figures and print the ends of each curve."""
+    compared = kept_runs("figure6")
+    methods = [run for key in MAIN for run in compared if run.key == key]
+    for curve in probability_curves(methods):
         head, tail = (100 * end for end in curve.ends())
         sys.stdout.write(
             f"{curve.name}: {head:.2f} % a class over the ten most frequent classes, "
             f"{tail:.2f} % over the ten rarest\n"
         )
     drawn = {
-        "average_probability": average_probability_plot(old),
-        "target_shift": target_shift_plot(summarise_shifts(new)),
+        "average_probability": methods,
+        "class_logits": kept_runs("figure3", quick=True),
+        "reliability": compared,
+        "target_shift": methods,
     }
-    for name, figure in drawn.items():
+    for name, runs in drawn.items():
+        figure = FIGURES.get(name)(runs, "uniform")
         save_figure(figure, [IMAGES / f"{name}.png"], overwrite=True, dpi=DPI)
 
 

@@ -8,6 +8,7 @@ import math
 import re
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -219,10 +220,11 @@ def gains_table() -> str:
     return "\n".join([*lines, "", f"Means over seeds {', '.join(sorted(seeds))}."])
 
 
-def printed_table(what: str) -> str:
+def printed_table(what: str, columns: Sequence[str] = ()) -> str:
     """Return a table of the paper, ours (printed), columns down and methods across.
 
-    Methods of which there is no run are left out, and what ours is of is said below.
+    Methods of which there is no run are left out; ``columns`` are those that are
+    shown, all if none is named.
     """
     logits = ROOT / "results" / "logits"
     plan = reproduce(what, runs=ROOT / "results", logits=logits, dry_run=True)
@@ -233,12 +235,12 @@ def printed_table(what: str) -> str:
             printed = f"{number.paper:.{number.decimals}f}"
             shown = ours if math.isnan(number.paper) else f"{ours} ({printed})"
             by_row[number.row][number.column] = shown
-    columns = list(dict.fromkeys(column for by in by_row.values() for column in by))
+    found = dict.fromkeys(column for by in by_row.values() for column in by)
     lines = [
         f"| ours (printed) | {' | '.join(by_row)} |",
         "|---" * (1 + len(by_row)) + "|",
     ]
-    for column in columns:
+    for column in columns or found:
         cells = [by.get(column, "") for by in by_row.values()]
         lines.append(f"| {column.replace(':', ' ')} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -391,6 +393,9 @@ def blocks() -> dict[str, str]:
     longest = [row for row in features if row["imbalance_ratio"] == "100"]
     paper = [row for row in cifar if row["epochs"] == "200"]
     return {
+        "paper in short": printed_table(
+            "table9", ("forward:50", "uniform", "backward:50")
+        ),
         "paper shifts": f"{printed_table('table9')}\n\n{provenance(paper)}",
         "paper calibration": printed_table("table10"),
         "paper commands": commands(paper),
