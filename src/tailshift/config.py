@@ -409,7 +409,7 @@ class RunConfig(BaseModel):
         if faults:
             raise ConfigError(faults)
         config = cls(**sections)
-        if misfits := list(_misfits(config)):
+        if misfits := [*_training_misfits(config), *_network_misfits(config)]:
             raise ConfigError(misfits)
         return config
 
@@ -455,8 +455,8 @@ class ConfigError(ValueError):
         super().__init__("\n".join(faults))
 
 
-def _misfits(config: RunConfig) -> Iterator[str]:
-    """Yield a sentence for each setting that the method would ignore."""
+def _training_misfits(config: RunConfig) -> Iterator[str]:
+    """Yield a sentence for each setting of `train` that the method would ignore."""
     name, train, stages = config.method_name, config.train, config.method.stages()
     if train.sampler != "instance" and all(stage.samplers for stage in stages):
         own = dict.fromkeys(s for stage in stages for s in stage.samplers or ())
@@ -486,6 +486,19 @@ def _misfits(config: RunConfig) -> Iterator[str]:
                 f"`train.{setting}` must be left out, since the last stage of {name} "
                 f"has no epochs to choose from, but is {value!r}."
             )
+    two_classes = torch.tensor([2, 1])
+    if train.label_smoothing != "none" and not all(
+        as_loss(stage.loss(two_classes)).takes_soft_targets for stage in stages
+    ):
+        yield (
+            f"`train.label_smoothing` must be 'none', since the loss of {name} does "
+            f"not take soft labels, but is {train.label_smoothing!r}."
+        )
+
+
+def _network_misfits(config: RunConfig) -> Iterator[str]:
+    """Yield a sentence for each setting that does not fit the network."""
+    name, stages = config.method_name, config.method.stages()
     if config.optim.name == "lbfgs" and not config.model.frozen:
         yield (
             "`optim.name` must be 'sgd' or 'adamw' to train a whole network, but is "
@@ -533,14 +546,6 @@ def _misfits(config: RunConfig) -> Iterator[str]:
         yield (
             f"`model.head` must be 'method', since {name} has a head of its own, but "
             "is 'cosine'."
-        )
-    two_classes = torch.tensor([2, 1])
-    if train.label_smoothing != "none" and not all(
-        as_loss(stage.loss(two_classes)).takes_soft_targets for stage in stages
-    ):
-        yield (
-            f"`train.label_smoothing` must be 'none', since the loss of {name} does "
-            f"not take soft labels, but is {train.label_smoothing!r}."
         )
 
 
