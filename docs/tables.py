@@ -246,6 +246,45 @@ def printed_table(what: str, columns: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
+def mean_and_error(values: list[float]) -> str:
+    """Return mean ± standard error, with its sign; of one value that alone."""
+    if len(values) == 1:
+        return f"{values[0]:+.1f}"
+    return f"{fmean(values):+.1f} ± {stdev(values) / len(values) ** 0.5:.1f}"
+
+
+def seeds_table() -> str:
+    """Return methods down: mean ± sd over seeds, and the gain on Balanced Softmax."""
+    rows = [*read_runs("cifar100_lt"), *read_runs("seeds")]
+    table: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        if not (row["recipe"].endswith("_quick") and row["method"] in MAIN):
+            continue
+        by_target = table.setdefault(title(row), defaultdict(dict))
+        by_target[row["target"]][row["seed"]] = float(row["compensated"])
+    base = table[METHODS.get("balanced_softmax").title]
+    targets = ("forward:50", "uniform", "backward:50")
+    heads = [target.replace(":", " ") for target in targets]
+    heads += [f"{head}, gain" for head in heads]
+    lines = [
+        f"| compensated | seeds | {' | '.join(heads)} |",
+        "|---" * (2 + len(heads)) + "|",
+    ]
+    for name, by_target in table.items():
+        seeds = sorted(by_target["uniform"])
+        cells = [", ".join(seeds)]
+        cells += [cell(list(by_target[target].values())) for target in targets]
+        if by_target is base:
+            cells += [""] * len(targets)
+        else:
+            cells += [
+                mean_and_error([by_target[t][seed] - base[t][seed] for seed in seeds])
+                for t in targets
+            ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 CROSSED = {
     "Balanced Softmax": ("", ""),
     "sample's weight, classes of the batch (`paper`)": ("sample", "batch"),
@@ -254,11 +293,6 @@ CROSSED = {
     "logit's weight, all classes (`official`)": ("logit", "all"),
 }
 """Rows of the table of LADER's forms: weight and set."""
-
-
-def mean_and_error(values: list[float]) -> str:
-    """Return mean ± standard error, with its sign."""
-    return f"{fmean(values):+.1f} ± {stdev(values) / len(values) ** 0.5:.1f}"
 
 
 def crossed_table() -> str:
@@ -392,15 +426,20 @@ def blocks() -> dict[str, str]:
     features = [row for row in cifar if "_lite0_" in row["recipe"]]
     longest = [row for row in features if row["imbalance_ratio"] == "100"]
     paper = [row for row in cifar if row["epochs"] == "200"]
+    ratios = printed_table("table2", ("100", "50"))
+    shifts = [row for row in paper if row["imbalance_ratio"] == "50"]
     return {
         "paper in short": printed_table(
             "table9", ("forward:50", "uniform", "backward:50")
         ),
-        "paper shifts": f"{printed_table('table9')}\n\n{provenance(paper)}",
+        "paper ratios": f"{ratios}\n\n{provenance(paper)}",
+        "paper regularisation": printed_table("table8"),
+        "paper shifts": f"{printed_table('table9')}\n\n{provenance(shifts)}",
         "paper calibration": printed_table("table10"),
         "paper commands": commands(paper),
         "digits": f"{shift_table(digits)}\n\n{provenance(digits)}",
         "cifar": f"{shift_table(main)}\n\n{provenance(main)}",
+        "cifar seeds": seeds_table(),
         "cifar methods": f"{method_table(quick)}\n\n{provenance(quick)}",
         "cifar commands": commands(quick),
         "0.1 methods": f"{method_table(before)}\n\n{provenance(before)}",
