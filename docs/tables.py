@@ -19,6 +19,17 @@ from tailshift.report.runs import row_names
 ROOT = Path(__file__).parents[1]
 MAIN = ("softmax", "balanced_softmax", "lade")
 """The methods of the shift tables, one column each; all others have a row."""
+SHORT = ("Softmax", "PC Softmax", "Balanced Softmax", "PC Balanced Softmax", "LADE")
+"""The methods of the README's first table."""
+GUIDE = (
+    "PC Softmax",
+    "PC Balanced Softmax",
+    "LADE (official)",
+    "LADE (paper, alpha=0.01)",
+    "PC SADE",
+    "Softmax",
+)
+"""The rows of the guide's table, as :func:`columns` names them."""
 LADE_SETTINGS = "alpha=0.1 lam=0.01 class_weights=source"
 TARGETS = ("forward:50", "forward:10", "uniform", "backward:10", "backward:50")
 PRINTED = {
@@ -114,6 +125,18 @@ def shift_table(rows: Rows) -> str:
             for name, by in table.items()
         ]
         lines.append(f"| {target.replace(':', ' ')} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def guide_table(rows: Rows) -> str:
+    """Return the methods of the guide down, three targets across."""
+    table = columns(rows)
+    targets = ("forward:50", "uniform", "backward:50")
+    heads = " | ".join(target.replace(":", " ") for target in targets)
+    lines = [f"| method | seeds | {heads} |", "|---|---:|---:|---:|---:|"]
+    for name in GUIDE:
+        cells = " | ".join(cell(table[name][target]) for target in targets)
+        lines.append(f"| {name} | {len(table[name]['uniform'])} | {cells} |")
     return "\n".join(lines)
 
 
@@ -220,29 +243,60 @@ def gains_table() -> str:
     return "\n".join([*lines, "", f"Means over seeds {', '.join(sorted(seeds))}."])
 
 
-def printed_table(what: str, columns: Sequence[str] = ()) -> str:
-    """Return a table of the paper, ours (printed), columns down and methods across.
+def printed_cells(what: str) -> dict[str, dict[str, str]]:
+    """Return ours (printed) of a table of the paper, by method and column.
 
-    Methods of which there is no run are left out; ``columns`` are those that are
-    shown, all if none is named.
+    Methods of which there is no run are left out.
     """
     logits = ROOT / "results" / "logits"
     plan = reproduce(what, runs=ROOT / "results", logits=logits, dry_run=True)
-    by_row: dict[str, dict[str, str]] = defaultdict(dict)
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
     for number in plan.comparisons():
         if number.num_seeds:
             ours = f"{number.ours_mean:.{number.decimals}f}"
             printed = f"{number.paper:.{number.decimals}f}"
             shown = ours if math.isnan(number.paper) else f"{ours} ({printed})"
-            by_row[number.row][number.column] = shown
-    found = dict.fromkeys(column for by in by_row.values() for column in by)
+            cells[number.row][number.column] = shown
+    return cells
+
+
+def printed_table(what: str, columns: Sequence[str] = ()) -> str:
+    """Return a table of the paper, ours (printed), columns down and methods across.
+
+    ``columns`` are those that are shown, all if none is named.
+    """
+    cells = printed_cells(what)
+    found = dict.fromkeys(column for by in cells.values() for column in by)
+    return _across({name.replace(":", " "): (cells, name) for name in columns or found})
+
+
+def short_table() -> str:
+    """Return what the README opens with: uniform at both ratios, and two shifts."""
+    ratios, shifts = printed_cells("table2"), printed_cells("table9")
+    return _across(
+        {
+            "ratio 100, uniform": (ratios, "100"),
+            "ratio 50, uniform": (shifts, "uniform"),
+            "ratio 50, forward 50": (shifts, "forward:50"),
+            "ratio 50, backward 50": (shifts, "backward:50"),
+        },
+        SHORT,
+    )
+
+
+def _across(
+    rows: dict[str, tuple[dict[str, dict[str, str]], str]], methods: Sequence[str] = ()
+) -> str:
+    """Return a table of cells and column by the row's name, methods across."""
+    first, _ = next(iter(rows.values()))
+    names = methods or list(first)
     lines = [
-        f"| ours (printed) | {' | '.join(by_row)} |",
-        "|---" * (1 + len(by_row)) + "|",
+        f"| ours (printed) | {' | '.join(names)} |",
+        "|---" * (1 + len(names)) + "|",
     ]
-    for column in columns or found:
-        cells = [by.get(column, "") for by in by_row.values()]
-        lines.append(f"| {column.replace(':', ' ')} | {' | '.join(cells)} |")
+    for row, (cells, column) in rows.items():
+        shown = (cells.get(name, {}).get(column, "") for name in names)
+        lines.append(f"| {row} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
 
@@ -255,9 +309,8 @@ def mean_and_error(values: list[float]) -> str:
 
 def seeds_table() -> str:
     """Return methods down: mean ± sd over seeds, and the gain on Balanced Softmax."""
-    rows = [*read_runs("cifar100_lt"), *read_runs("seeds")]
     table: dict[str, dict[str, dict[str, float]]] = {}
-    for row in rows:
+    for row in read_runs("cifar100_lt"):
         if not (row["recipe"].endswith("_quick") and row["method"] in MAIN):
             continue
         by_target = table.setdefault(title(row), defaultdict(dict))
@@ -429,9 +482,7 @@ def blocks() -> dict[str, str]:
     ratios = printed_table("table2", ("100", "50"))
     shifts = [row for row in paper if row["imbalance_ratio"] == "50"]
     return {
-        "paper in short": printed_table(
-            "table9", ("forward:50", "uniform", "backward:50")
-        ),
+        "paper in short": short_table(),
         "paper ratios": f"{ratios}\n\n{provenance(paper)}",
         "paper regularisation": printed_table("table8"),
         "paper shifts": f"{printed_table('table9')}\n\n{provenance(shifts)}",
@@ -439,6 +490,7 @@ def blocks() -> dict[str, str]:
         "paper commands": commands(paper),
         "digits": f"{shift_table(digits)}\n\n{provenance(digits)}",
         "cifar": f"{shift_table(main)}\n\n{provenance(main)}",
+        "cifar guide": guide_table(quick),
         "cifar seeds": seeds_table(),
         "cifar methods": f"{method_table(quick)}\n\n{provenance(quick)}",
         "cifar commands": commands(quick),
@@ -456,9 +508,9 @@ def blocks() -> dict[str, str]:
     }
 
 
-def fill(text: str) -> str:
+def fill(text: str, blocks: dict[str, str]) -> str:
     """Return ``text`` with what stands between the markers made anew."""
-    for name, content in blocks().items():
+    for name, content in blocks.items():
         pattern = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
         text = re.sub(
             pattern,
@@ -471,13 +523,14 @@ def fill(text: str) -> str:
 
 def main() -> None:
     """Fill or check every document."""
-    stale = []
+    stale, made = [], blocks()
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
         text = path.read_text(encoding="utf-8")
-        if fill(text) != text:
+        filled = fill(text, made)
+        if filled != text:
             stale.append(str(path.relative_to(ROOT)))
             if "--check" not in sys.argv:
-                path.write_text(fill(text), encoding="utf-8")
+                path.write_text(filled, encoding="utf-8")
     if stale and "--check" in sys.argv:
         raise SystemExit(f"run `python docs/tables.py`: {', '.join(stale)}")
 

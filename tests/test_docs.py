@@ -103,30 +103,6 @@ def test_report__file_of_logits_is_read(tmp_path, monkeypatch):
     assert saved.trained_prior.tolist() == [0.6, 0.3, 0.1]
 
 
-def test_which_method__numbers_are_those_of_the_results():
-    rows = re.findall(
-        r"^\| ([^|]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$",
-        _read("docs/guide/which_method.md"),
-        flags=re.MULTILINE,
-    )
-    assert len(rows) == 6
-    results = {
-        line.split(" | ")[0][2:]: re.findall(r"([\d.]+) → ([\d.]+)", line)
-        for line in _read("docs/results.md")
-        .partition("<!-- cifar methods: begin -->")[2]
-        .partition("<!-- cifar methods: end -->")[0]
-        .splitlines()
-        if "→" in line
-    }
-    titles = {"LADE, `official`": "LADE (official)"}
-    titles["LADE, `paper`, α = 0.01"] = "LADE (paper, alpha=0.01)"
-    titles["Softmax, *not* compensated"] = "Softmax"
-    for name, *shown in rows:
-        cells = results[titles.get(name, name)]
-        found = [cells[k]["not" not in name] for k in (0, 2, 4)]
-        assert shown == found, name
-
-
 def test_start_page__has_the_commands_of_the_readme():
     commands = re.findall(r"^    (tailshift .*)$", _read("docs/index.md"), flags=re.M)
     assert len(commands) == 2
@@ -237,3 +213,22 @@ def test_rivals__tables_are_those_of_the_results(monkeypatch):
     for name, table in tables.items():
         shown = f"<!-- {name}: begin -->\n\n{table}\n\n<!-- {name}: end -->"
         assert page.count(shown) == 1, name
+
+
+def test_tables__are_those_of_the_results(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    monkeypatch.setattr("sys.argv", ["tables.py", "--check"])
+    importlib.import_module("tables").main()
+
+
+@pytest.mark.parametrize("table", ["table9", "table10"])
+def test_kept_logits__fill_the_tables_of_the_paper(table):
+    plan = ts.reproduce(
+        table,
+        runs=ROOT / "results",
+        logits=ROOT / "results" / "logits",
+        dry_run=True,
+    )
+    numbers = plan.comparisons()
+    assert len(numbers) >= 5 * 7  # measures or targets, times rows
+    assert all(number.num_seeds for number in numbers)
