@@ -12,8 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
-from tailshift import reproduce
+import torch
+
+from tailshift import Predictions, post_compensate, priors, reproduce
 from tailshift.methods import METHODS
+from tailshift.metrics import class_groups
 from tailshift.report.runs import row_names
 
 ROOT = Path(__file__).parents[1]
@@ -338,6 +341,64 @@ def seeds_table() -> str:
     return "\n".join(lines)
 
 
+MODES = {
+    "200 epochs, ratio 100": {
+        "Balanced Softmax": "cifar100_lt_ir100_balanced_softmax-seed0",
+        "PC Softmax": "cifar100_lt_ir100_softmax-seed0",
+        "LADE `official`": "cifar100_lt_ir100_lade-official-seed0",
+    },
+    "200 epochs, ratio 50": {
+        "Balanced Softmax": "cifar100_lt_ir50_balanced_softmax-seed0",
+        "PC Softmax": "cifar100_lt_ir50_softmax-seed0",
+        "LADE `official`": "cifar100_lt_ir50_lade-official-seed0",
+    },
+    "quick, ratio 100": {
+        "Balanced Softmax": "cifar100_lt_ir100_balanced_softmax_quick-seed0",
+        "PC Softmax": "cifar100_lt_ir100_softmax_quick-seed0",
+        "LADE `official`": "cifar100_lt_ir100_lade_quick-official-seed0",
+        "LADE `paper`": "cifar100_lt_ir100_lade_paper_quick-paper-seed0",
+    },
+}
+"""Kept logits by recipe and method; gains are on the first of each recipe."""
+
+
+def modes_table() -> str:
+    """Return runs down: groups, gain over paired test images, size of the logits."""
+    heads = ("all", "many", "medium", "few", "gain", "log E[e^f]", "own logit")
+    lines = [f"| recipe | method | {' | '.join(heads)} |", "|---" * 9 + "|"]
+    for recipe, files in MODES.items():
+        base: torch.Tensor | None = None
+        for name, file in files.items():
+            correct, cells = _mode_cells(file)
+            gain = "" if base is None else _paired(100 * (correct - base))
+            base = correct if base is None else base
+            lines.append(
+                f"| {recipe} | {name} | {' | '.join([*cells[:4], gain, *cells[4:]])} |"
+            )
+    return "\n".join(lines)
+
+
+def _mode_cells(file: str) -> tuple[torch.Tensor, list[str]]:
+    kept = Predictions.load(ROOT / "results" / "logits" / f"{file}.safetensors")
+    f, y = kept.logits.float(), kept.labels  # (N, C), (N,)
+    f = post_compensate(
+        f,
+        trained_prior=kept.trained_prior,
+        target_prior=priors.uniform(f.shape[1]),
+    )
+    correct = (f.argmax(1) == y).double()
+    groups = class_groups(kept.source_counts).values()
+    parts = [correct, *(correct[torch.isin(y, classes)] for classes in groups)]
+    t = f.logsumexp(0) - math.log(len(f))  # log E[e^f], (C,)
+    own = f[torch.arange(len(f)), y].mean()
+    cells = [f"{100 * part.mean():.1f}" for part in parts]
+    return correct, [*cells, f"{t.mean():.1f} ± {t.std():.1f}", f"{own:.1f}"]
+
+
+def _paired(gains: torch.Tensor) -> str:
+    return f"{gains.mean():+.2f} ± {gains.std() / len(gains) ** 0.5:.2f}"
+
+
 CROSSED = {
     "Balanced Softmax": ("", ""),
     "sample's weight, classes of the batch (`paper`)": ("sample", "batch"),
@@ -501,6 +562,7 @@ def blocks() -> dict[str, str]:
         "features commands": commands(features),
         "features unknown": unknown_table(),
         "lade gains": gains_table(),
+        "lade modes": modes_table(),
         "lade crossed": crossed_table(),
         "lade decays": decay_table(),
         "load": load_table(),
