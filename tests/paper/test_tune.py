@@ -12,7 +12,12 @@ from tailshift import Predictions, Run, RunConfig, load_recipe
 from tailshift.data import DigitsLT, LongTailedData, MemorySplit
 from tailshift.methods import LADE
 from tailshift.paper import tune as module
-from tailshift.paper.tune import check_can_be_tuned, tune, validation_score
+from tailshift.paper.tune import (
+    check_can_be_tuned,
+    difference_error,
+    tune,
+    validation_score,
+)
 
 TinyConfig = Callable[..., RunConfig]
 LOAD = DigitsLT.load
@@ -47,7 +52,11 @@ def test_tune__scores_every_setting_on_the_validation_split(
     ]
     assert tuning.best == max(tuning.trials, key=lambda trial: trial.score)
     assert _settings(tuning.run) == (tuning.best.alpha, tuning.best.lam)
-    assert tuning.best.score == validation_score(tuning.run.predictions("val"))
+    winner = tuning.run.predictions("val")
+    assert tuning.best.score == validation_score(winner)
+    (other,) = [trial for trial in tuning.trials if trial != tuning.best]
+    loser = module.load(tmp_path / "trials" / f"alpha{other.alpha:g}-lam0.5")
+    assert other.error == difference_error(loser.predictions("val"), winner)
     assert tuning.run.config.recipe == "digits_lt"
     last = next(trial for trial in tuning.trials if str(trial) in said[-1])
     assert said[2:] == [
@@ -160,6 +169,29 @@ def test_validation_score__is_the_accuracy_where_classes_are_equal(
     predictions = digits_run.predictions("test")
     right = predictions.logits.argmax(1) == predictions.labels
     assert validation_score(predictions) == pytest.approx(right.double().mean().item())
+
+
+def test_difference_error__is_the_spread_of_differences_that_mean_nothing() -> None:
+    """Two classifiers that are right by the same chance, on 2,000 sets of images.
+
+    Class 0 has one image, as the rare classes of a long tail do.
+    """
+    n, chance = torch.tensor([1, 4, 40]), torch.tensor([0.3, 0.5, 0.8])
+    y = torch.repeat_interleave(torch.arange(3), n)
+    wrong = (y + 1) % 3
+    generator = torch.Generator().manual_seed(0)
+
+    def predict() -> Predictions:
+        is_right = torch.rand(len(y), generator=generator) < chance[y]
+        answers = torch.where(is_right, y, wrong)
+        return Predictions(torch.nn.functional.one_hot(answers, 3).float(), y)
+
+    pairs = [(predict(), predict()) for _ in range(2000)]
+    differences = [validation_score(a) - validation_score(b) for a, b in pairs]
+    spread = torch.tensor(differences).square().mean().sqrt()
+    errors = torch.tensor([difference_error(a, b) for a, b in pairs])
+    # The variance is estimated without bias, to 2,000 ** -0.5 of its size.
+    torch.testing.assert_close(errors.square().mean().sqrt(), spread, rtol=0.05, atol=0)
 
 
 @pytest.mark.parametrize(

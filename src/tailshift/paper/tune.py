@@ -54,6 +54,8 @@ class Trial:
     lam: float
     score: float
     """In [0, 1], higher is better; NaN if training diverged."""
+    error: float = math.nan
+    """Standard error of the difference to the best score; NaN if it is not known."""
 
     def __str__(self) -> str:
         score = "diverged" if math.isnan(self.score) else f"{100 * self.score:.1f} %"
@@ -68,6 +70,16 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
             "training diverged with every setting of the grid. Lower optim.lr."
         )
     return max(scored, key=lambda trial: trial.score)
+
+
+def is_told_apart(trial: Trial, best: Trial) -> bool:
+    """Return whether a score is more than two standard errors below the best one.
+
+    Example:
+        >>> is_told_apart(Trial(0.1, 0.5, 0.40, error=0.02), Trial(1.0, 0.5, 0.43))
+        False
+    """
+    return best.score - trial.score > 2 * trial.error
 
 
 class Journal:
@@ -264,7 +276,8 @@ def tune(
         announce(f"training α = {best.alpha:g}, λ = {best.lam:g} on all images")
         setting = with_setting(config, best.alpha, best.lam)
         directory = _finished_run(setting, whole, folder / "best").directory
-    return Tuning(journal.trials, best, load(directory))
+    trials = tuple(_with_error(trial, best, folder) for trial in journal.trials)
+    return Tuning(trials, best, load(directory))
 
 
 def check_can_be_tuned(config: RunConfig) -> None:
@@ -311,15 +324,52 @@ def validation_score(predictions: Predictions) -> float:
         >>> validation_score(Predictions(f, labels, trained_prior=source))
         0.5
     """
+    is_right, w = _balanced(predictions)
+    return float(w @ is_right)
+
+
+def difference_error(one: Predictions, other: Predictions) -> float:
+    r"""Return the standard error of the difference of two validation scores.
+
+    The same images are paired. If the two are equally good, the differences
+    :math:`d_i \in \{-1, 0, 1\}` have mean 0, and the error is
+
+    .. math:: \sqrt{\textstyle\sum_i w_i^2 d_i^2}
+
+    with the weights :math:`w_i` of the score, each class counting the same. Unlike an
+    error by class it is defined if a class has one image.
+
+    Example:
+        >>> f, y = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), [0, 0, 1]
+        >>> one = Predictions(f, torch.tensor(y))
+        >>> other = Predictions(f.flip(1), torch.tensor(y))
+        >>> round(difference_error(one, other) ** 2, 4)  # 2 · (1/4)² + (1/2)²
+        0.375
+    """
+    (right, w), (other_right, _) = _balanced(one), _balanced(other)
+    return float((w * (right - other_right)).norm())
+
+
+def _balanced(predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return which samples are right if compensated to uniform, and their weights."""
     f, y = predictions.logits.float(), predictions.labels  # (N, C), (N,)
     uniform = priors.uniform(predictions.num_classes)
     if predictions.trained_prior is not None:
         p = predictions.trained_prior
         f = post_compensate(f, trained_prior=p, target_prior=uniform)
-    is_right = (f.argmax(dim=1) == y).double()
     n = torch.bincount(y, minlength=predictions.num_classes)  # (C,)
-    right = torch.bincount(y, weights=is_right, minlength=len(n))
-    return float((right[n > 0] / n[n > 0]).mean())
+    is_right = (f.argmax(dim=1) == y).double()
+    return is_right, 1 / (n[y] * (n > 0).sum()).double()
+
+
+def _with_error(trial: Trial, best: Trial, folder: Path) -> Trial:
+    """Return the trial with its error; without, if its run is gone or diverged."""
+    directory = _directory(folder, trial.alpha, trial.lam)
+    if trial == best or math.isnan(trial.score) or not (directory / FACTS).is_file():
+        return trial
+    own, winner = load(directory), load(_directory(folder, best.alpha, best.lam))
+    error = difference_error(own.predictions("val"), winner.predictions("val"))
+    return dataclasses.replace(trial, error=error)
 
 
 def _check_grid(name: str, values: Sequence[float]) -> list[float]:
@@ -398,7 +448,7 @@ def tuning_table(trials: Sequence[Trial]) -> Table:
     table = Table(
         title=TITLE,
         min_width=len(TITLE),  # or it would wrap
-        caption=f"best: {best}",
+        caption=_caption(trials, best),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
@@ -412,17 +462,29 @@ def tuning_table(trials: Sequence[Trial]) -> Table:
     return table
 
 
+def _caption(trials: Sequence[Trial], best: Trial) -> str:
+    """Name the best setting, and how many others the images do not tell from it."""
+    compared = [trial for trial in trials if not math.isnan(trial.error)]
+    if not compared:
+        return f"best: {best}"
+    level = sum(not is_told_apart(trial, best) for trial in compared)
+    return f"best: {best}\n{level} of {len(compared)} others within two standard errors"
+
+
 def write_tuning_csv(path: Path, trials: Sequence[Trial]) -> None:
-    """Write one line a setting: alpha, lam, and the score in percent or nothing."""
+    """Write one line a setting: alpha, lam, score and error in percent or nothing."""
     with (
         atomic_write(Path(path)) as temporary,
         temporary.open("w", newline="", encoding="utf-8") as file,
     ):
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["alpha", "lam", "score"])
+        writer.writerow(["alpha", "lam", "score", "error"])
         for trial in trials:
-            score = "" if math.isnan(trial.score) else f"{100 * trial.score:.2f}"
-            writer.writerow([f"{trial.alpha:g}", f"{trial.lam:g}", score])
+            percent = [
+                "" if math.isnan(share) else f"{100 * share:.2f}"
+                for share in (trial.score, trial.error)
+            ]
+            writer.writerow([f"{trial.alpha:g}", f"{trial.lam:g}", *percent])
 
 
 def grid_values(trials: Sequence[Trial]) -> tuple[list[float], list[float]]:
