@@ -40,6 +40,29 @@ def test_train__preempted_ends_with_75_and_resumes(
     assert not ts.load("run").config.train.detect_anomaly  # as it was begun
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tune", "digits_lt", "--alphas", "0.1", "--lams", "0.5", "-o", "search"),
+        ("reproduce", "figure2", "--set", "data.name=digits_lt", "--quick"),
+    ],
+    ids=["tune", "reproduce"],
+)
+def test_tune_and_reproduce__preempted_name_no_single_run(
+    tailshift: Command, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """They advised to resume the one run under way, which `tune` trains on a part."""
+    settings = ("method.name=lade", "model.name=digits_net", "train.epochs=1")
+    settings = settings if command[0] == "tune" else settings[1:]
+    given = [part for setting in settings for part in ("--set", setting)]
+    with monkeypatch.context() as patched:
+        patched.setattr(TrainingProgress, "step", _terminate)
+        result = tailshift(*command, *given)
+    assert result.code == 75
+    assert result.err == "pre-empted and saved: the same command resumes.\n"
+    assert tailshift(*command, *given).code == 0
+
+
 def test_train__preempted_before_training(
     tailshift: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,8 @@
 """Commands of the paper's experiments: reproduce, tune."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,6 +29,25 @@ from tailshift.storage import printable
 
 if TYPE_CHECKING:
     from tailshift.paper.reproduce import Plan
+
+
+@contextmanager
+def _telling_ends() -> Iterator[None]:
+    """Say that the same command resumes what Ctrl-C or SIGTERM has ended.
+
+    The run that was under way is one of several, some on part of the images: it is not
+    to be resumed by itself.
+    """
+    from tailshift.training.distributed import is_first_process
+    from tailshift.training.interrupt import Preempted
+
+    try:
+        with telling_interrupts():
+            yield
+    except Preempted as end:
+        if end.directory is not None and is_first_process():
+            print("pre-empted and saved: the same command resumes.", file=sys.stderr)
+        raise Preempted from None
 
 
 @app.command(
@@ -84,7 +105,7 @@ def reproduce_command(
         raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
     if is_figure and not (dry_run or commands):
         figure_files(what, output, force=force)  # refuse before training, not after
-    with telling_interrupts():
+    with _telling_ends():
         plan = reproduce(
             what,
             runs=runs,
@@ -156,7 +177,7 @@ def tune_command(
     from tailshift.recipes import load_recipe
 
     config = load_recipe(recipe, settings or ())
-    with telling_interrupts():
+    with _telling_ends():
         found = tune.tune(
             config,
             output=output,
