@@ -72,6 +72,20 @@ def test_add_results__replaces_rows_with_the_same_key(digits_run, tmp_path):
     assert read_results(path) == [changed, rows[1]]
 
 
+def test_add_results__keeps_a_run_whose_other_settings_differ(digits_run, tmp_path):
+    """A change of the optimiser is another run, though its method is the same."""
+    path = tmp_path / "results.csv"
+    optim = digits_run.config.optim.model_copy(update={"weight_decay": 0.25})
+    config = digits_run.config.model_copy(update={"optim": optim})
+    other = replace(digits_run, config=config)
+    rows = [result_rows(run, ["uniform"])[0] for run in (digits_run, other)]
+    for row in rows:
+        add_results(path, [row])
+    assert read_results(path) == rows
+    assert rows[1]["settings"].endswith(" optim.weight_decay=0.25 train.epochs=2")
+    assert len({keep_logits(run, tmp_path) for run in (digits_run, other)}) == 2
+
+
 def test_read_results__refuses_other_columns(tmp_path):
     path = tmp_path / "results.csv"
     path.write_text("a,b\n1,2\n")
@@ -84,7 +98,7 @@ def test_read_results__refuses_other_columns(tmp_path):
 
 def test_keep_logits__halves_what_was_saved(digits_run, tmp_path):
     path = keep_logits(digits_run, tmp_path / "logits")
-    assert path.name == "digits_lt-lade-paper-seed0.safetensors"
+    assert path.name == "digits_lt-lade-paper-train.epochs2-seed0.safetensors"
     kept, whole = Predictions.load(path), digits_run.predictions("test")
     assert kept.logits.dtype == torch.float16
     torch.testing.assert_close(kept.logits.float(), whole.logits, rtol=1e-3, atol=1e-3)
@@ -119,6 +133,12 @@ def test_keep_logits__refuses_a_file_in_place_of_a_folder(digits_run, tmp_path):
             ["optim.milestones=[3, 5]", "train.drop_last=true", "data.profile=step"],
             "tailshift train digits_lt --set data.profile=step "
             "--set 'optim.milestones=[3, 5]' --set train.drop_last=true",
+        ),
+        (
+            "cifar100_lt_ir100_lade_quick",
+            ["train.ema=none"],
+            "tailshift train cifar100_lt_ir100_lade_quick --set train.ema=none "
+            "--data-root DIR",
         ),
         (
             "places_lt_lade",  # another network begins without its weights

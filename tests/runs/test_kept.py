@@ -37,9 +37,12 @@ def test_kept_name__tells_methods_and_settings_apart() -> None:
             ["method.name=tau_norm"],
             ["method.name=lade"],
             ["method.name=lade", "method.class_weights=uniform"],
+            ["optim.weight_decay=0.002"],
+            ["model.name=timm:resnet18"],
+            ["train.precision=bf16-mixed"],  # as the machine likes: no other run
         )
     }
-    assert len(names) == 6
+    assert len(names) == 8
     assert "cifar100_lt_ir100_softmax_quick-tau_norm-tau1.0-seed0.safetensors" in names
 
 

@@ -1,7 +1,6 @@
 """Results as data: a CSV with one row for each run and target."""
 
 import csv
-import dataclasses
 import io
 import json
 import shlex
@@ -9,12 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from tailshift.config import RunConfig
 from tailshift.evaluation.records import Record, effective_text, evaluate
-from tailshift.recipes import load_recipe, parse_override, recipe_names
-from tailshift.runs.index import kept_name
+from tailshift.recipes import parse_override, recipe_names
+from tailshift.runs.index import changed_settings, changes_beside_method, kept_name
 from tailshift.runs.run import Run, used_plugins
 from tailshift.storage import atomic_write, csv_cell, make_folder, read_text
 from tailshift.targets import PAPER_TARGETS
@@ -44,7 +41,8 @@ COLUMNS = (
 NEWER_COLUMNS = {"num_effective", "processor_minutes"}
 """Columns that files of an earlier version may lack."""
 KEY = ("recipe", "method", "mode", "settings", "seed", "target")
-"""What tells two rows apart; a new row replaces the one with the same key."""
+"""What tells two rows apart; a new row replaces the one with the same key. Settings are
+all of the method's, and the others that were changed."""
 
 
 def result_rows(
@@ -85,7 +83,7 @@ def result_rows(
 
 def _about(run: Run) -> dict[str, str]:
     config, environment = run.config, run.environment
-    settings = dict(config.to_mapping()["method"])
+    settings = dict(config.to_mapping()["method"]) | changes_beside_method(config)
     settings.pop("name")
     return {
         "recipe": config.recipe,
@@ -133,12 +131,13 @@ def training_command(config: RunConfig) -> str:
     which may have changed since: every setting that is not the default is named.
 
     Example:
+        >>> from tailshift import load_recipe
         >>> training_command(load_recipe("digits_lt", ["method.name=lade", "seed=2"]))
         'tailshift train digits_lt --set method.name=lade --set seed=2'
     """
     known = config.recipe in recipe_names()
     recipe = shlex.quote(config.recipe if known else f"{config.recipe}.toml")
-    changed = _changed(config)
+    changed = changed_settings(config)
     if "PATH" in config.data.option:
         changed.pop("data.name", None)
         changed.pop("data.path", None)
@@ -149,42 +148,10 @@ def training_command(config: RunConfig) -> str:
     return " ".join(filter(None, parts))
 
 
-def _changed(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that the recipe does not have, by their dotted names.
-
-    A section with another name is compared with the defaults, as it begins afresh; so
-    is all of a recipe that is not known.
-    """
-    plain: dict[str, Any] = {"seed": 0}
-    if config.recipe in recipe_names():
-        plain = load_recipe(config.recipe).to_mapping()
-    changed = {} if config.seed == plain["seed"] else {"seed": config.seed}
-    for section, settings in config.to_mapping().items():
-        if not isinstance(settings, dict):
-            continue
-        own = plain.get(section)
-        if own is None or own.get("name") != settings.get("name"):
-            own = _defaults(getattr(config, section))
-        changed |= {
-            f"{section}.{key}": value
-            for key, value in settings.items()
-            if key not in own or own[key] != value
-            if value is not None  # TOML has no word for it
-        }
-    return changed
-
-
-def _defaults(section: Any) -> dict[str, Any]:
-    """Return those settings of a section that are what they are by default."""
-    if isinstance(section, BaseModel):
-        others = section.model_dump(exclude_defaults=True)
-        return section.model_dump(mode="json", exclude=set(others))
-    fields = ((field.name, field.default) for field in dataclasses.fields(section))
-    return {name: value for name, value in fields if getattr(section, name) == value}
-
-
 def _setting(key: str, value: Any) -> str:
     """Return ``KEY=VALUE`` as `--set` takes it, quoted for a shell."""
+    if value is None:
+        return f"{key}=none"
     is_word = isinstance(value, str) and parse_override(f"x={value}") == {"x": value}
     text = value if is_word else json.dumps(value, ensure_ascii=False)
     return shlex.quote(f"{key}={text}")

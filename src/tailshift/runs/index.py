@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from tailshift.config import RunConfig, machine_settings
 from tailshift.methods import Method
 from tailshift.recipes import load_recipe, recipe_names
@@ -43,17 +45,71 @@ def _outcome(config: RunConfig) -> dict[str, Any]:
     return {key: value for key, value in settings if key not in UNDECISIVE}
 
 
+def changed_settings(config: RunConfig) -> dict[str, Any]:
+    """Return the settings that the recipe does not have, by their dotted names.
+
+    A section with another name is compared with the defaults, as it begins afresh; so
+    is all of a recipe that is not known.
+
+    Example:
+        >>> changed_settings(load_recipe("digits_lt", ["optim.lr=0.3", "seed=2"]))
+        {'seed': 2, 'optim.lr': 0.3}
+    """
+    plain: dict[str, Any] = {"seed": 0}
+    if config.recipe in recipe_names():
+        plain = load_recipe(config.recipe).to_mapping()
+    changed = {} if config.seed == plain["seed"] else {"seed": config.seed}
+    for section, settings in config.to_mapping().items():
+        if not isinstance(settings, dict):
+            continue
+        own = plain.get(section)
+        if own is None or own.get("name") != settings.get("name"):
+            own = _defaults(getattr(config, section))
+        changed |= {
+            f"{section}.{key}": value
+            for key, value in settings.items()
+            if key not in own or own[key] != value
+        }
+    return changed
+
+
+def _defaults(section: Any) -> dict[str, Any]:
+    """Return those settings of a section that are what they are by default."""
+    if isinstance(section, BaseModel):
+        others = section.model_dump(exclude_defaults=True)
+        return section.model_dump(mode="json", exclude=set(others))
+    fields = ((field.name, field.default) for field in dataclasses.fields(section))
+    return {name: value for name, value in fields if getattr(section, name) == value}
+
+
+def changes_beside_method(config: RunConfig) -> dict[str, Any]:
+    """Return the changed settings that decide the outcome, without the method's.
+
+    Example:
+        >>> changes = ["optim.lr=0.3", "train.precision=bf16-mixed", "method.name=lade"]
+        >>> changes_beside_method(load_recipe("digits_lt", changes))
+        {'optim.lr': 0.3}
+    """
+    return {
+        key: value
+        for key, value in changed_settings(config).items()
+        if key not in UNDECISIVE | {"data.name", "data.path"}
+        if not key.startswith("method.")
+    }
+
+
 def kept_name(config: RunConfig) -> str:
     """Return the name that a run's logits are kept under.
 
     It has the method, unless it is that of the recipe, its mode and every other setting
-    of the method that is not the recipe's. The method of a recipe that is not among
-    `recipe_names` is always there, and its settings are compared with the defaults.
+    that is not the recipe's and decides the outcome. The method of a recipe that is not
+    among `recipe_names` is always there, and its settings alone, compared with the
+    defaults.
 
     Example:
-        >>> changes = ["method.name=lade", "method.alpha=0.5", "seed=2"]
+        >>> changes = ["method.name=lade", "method.alpha=0.5", "optim.lr=0.3", "seed=2"]
         >>> kept_name(load_recipe("digits_lt", changes))
-        'digits_lt-lade-paper-alpha0.5-seed2.safetensors'
+        'digits_lt-lade-paper-alpha0.5-optim.lr0.3-seed2.safetensors'
     """
     return f"{_kept_stem(config)}{config.seed}.safetensors"
 
@@ -72,6 +128,10 @@ def _kept_stem(config: RunConfig) -> str:
         for name, value in settings.items()
         if value != getattr(plain, name)
     ]
+    if config.recipe in recipe_names():
+        beside = changes_beside_method(config).items()
+        texts = (f"{key}{value}" for key, value in beside)
+        parts += [re.sub(r"[^\w.]+", "_", text).strip("_") for text in texts]
     return check_file_name("-".join([*parts, "seed"]), "kept_name")
 
 
