@@ -475,14 +475,22 @@ def decay_table() -> str:
 def tuned_table() -> str:
     """Return α of LADE `paper` down, and across its score on the images held out."""
     rows = read("tune")
-    by_search: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in rows:
-        search = f"{row['epochs']} epochs, seed {row['seed']}"
-        by_search[search][row["alpha"]] = f"{float(row['held_out']):.1f}"
-    lines = [f"| α | {' | '.join(by_search)} |", "|---" * (1 + len(by_search)) + "|"]
+    searches: dict[str, Rows] = {}
+    for epochs in dict.fromkeys(row["epochs"] for row in rows):
+        own = [row for row in rows if row["epochs"] == epochs]
+        seeds = dict.fromkeys(row["seed"] for row in own)
+        for seed in seeds:
+            name = f"{epochs} epochs, seed {seed}"
+            searches[name] = [row for row in own if row["seed"] == seed]
+        if len(seeds) > 1:
+            searches[f"{epochs} epochs, mean"] = own
+    lines = [f"| α | {' | '.join(searches)} |", "|---" * (1 + len(searches)) + "|"]
     for alpha in sorted({row["alpha"] for row in rows}, key=float):
-        cells = [scores.get(alpha, "") for scores in by_search.values()]
-        lines.append(f"| {alpha} | {' | '.join(cells)} |")
+        cells = [
+            fmean(float(row["held_out"]) for row in own if row["alpha"] == alpha)
+            for own in searches.values()
+        ]
+        lines.append(f"| {alpha} | {' | '.join(f'{cell:.1f}' for cell in cells)} |")
     return "\n".join(lines)
 
 
