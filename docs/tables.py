@@ -82,13 +82,20 @@ def read_runs(name: str) -> Rows:
     return sorted(read(name), key=lambda row: order.index(row["method"]))
 
 
+def changes(row: dict[str, str]) -> str:
+    """Return the settings of a run that are not its recipe's, the method's apart."""
+    return " ".join(
+        part for part in row["settings"].split() if "." in part.partition("=")[0]
+    )
+
+
 def title(row: dict[str, str]) -> str:
     """Return the method as tables show it, with its mode if it has several."""
     name = METHODS.get(row["method"]).title
     notes = [row["mode"]] if row["mode"] else []
     if row["method"] == "lade":
-        plain = LADE_SETTINGS.split()
-        notes += [part for part in row["settings"].split() if part not in plain]
+        known = [*LADE_SETTINGS.split(), *changes(row).split()]
+        notes += [part for part in row["settings"].split() if part not in known]
     return f"{name} ({', '.join(notes)})" if notes else name
 
 
@@ -314,34 +321,73 @@ def mean_and_error(values: list[float]) -> str:
     return f"{fmean(values):+.1f} ± {stdev(values) / len(values) ** 0.5:.1f}"
 
 
-def seeds_table() -> str:
+BySeed = dict[str, dict[str, float]]
+"""Compensated accuracies by target and seed."""
+
+
+def by_method(rows: Rows) -> dict[str, BySeed]:
+    """Return compensated accuracies by method, target and seed."""
+    table: dict[str, BySeed] = {}
+    for row in rows:
+        own = table.setdefault(title(row), defaultdict(dict))
+        own[row["target"]][row["seed"]] = float(row["compensated"])
+    return table
+
+
+def gain(own: BySeed, base: BySeed, target: str) -> str:
+    """Return the gain over a method with the same seeds, mean ± standard error."""
+    if own is base:
+        return ""
+    pairs = sorted(own[target].keys() & base[target].keys())
+    return mean_and_error([own[target][s] - base[target][s] for s in pairs])
+
+
+SEEDS_TARGETS = ("forward:50", "uniform", "backward:50")
+
+
+def seeds_table(rows: Rows) -> str:
     """Return methods down: mean ± sd over seeds, and the gain on Balanced Softmax."""
-    table: dict[str, dict[str, dict[str, float]]] = {}
-    for row in read_runs("cifar100_lt"):
-        if not (row["recipe"].endswith("_quick") and row["method"] in MAIN):
-            continue
-        by_target = table.setdefault(title(row), defaultdict(dict))
-        by_target[row["target"]][row["seed"]] = float(row["compensated"])
+    table = by_method(rows)
     base = table[METHODS.get("balanced_softmax").title]
-    targets = ("forward:50", "uniform", "backward:50")
-    heads = [target.replace(":", " ") for target in targets]
+    heads = [target.replace(":", " ") for target in SEEDS_TARGETS]
     heads += [f"{head}, gain" for head in heads]
     lines = [
         f"| compensated | seeds | {' | '.join(heads)} |",
         "|---" * (2 + len(heads)) + "|",
     ]
-    for name, by_target in table.items():
-        seeds = sorted(by_target["uniform"])
-        cells = [", ".join(seeds)]
-        cells += [cell(list(by_target[target].values())) for target in targets]
-        if by_target is base:
-            cells += [""] * len(targets)
-        else:
-            cells += [
-                mean_and_error([by_target[t][seed] - base[t][seed] for seed in seeds])
-                for t in targets
-            ]
+    for name, own in table.items():
+        cells = [", ".join(sorted(own["uniform"]))]
+        cells += [cell(list(own[target].values())) for target in SEEDS_TARGETS]
+        cells += [gain(own, base, target) for target in SEEDS_TARGETS]
         lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def changed_table(rows: Rows) -> str:
+    """Return quick recipes with other settings down, by method.
+
+    Across are seeds, accuracy on training images that are not used, on the test set,
+    and the gain on Balanced Softmax with the same settings.
+    """
+    heads = ["settings", "method", "seeds", "unused images"]
+    heads += [target.replace(":", " ") for target in SEEDS_TARGETS] + ["uniform, gain"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    unused = read("unused_images")
+    for settings in dict.fromkeys(changes(row) for row in rows):
+        here = [row for row in rows if changes(row) == settings]
+        table = by_method(here)
+        base = table.get(METHODS.get("balanced_softmax").title)
+        for name, own in table.items():
+            scores = [
+                float(row["unused"])
+                for row in unused
+                if (changes(row), title(row)) == (settings, name)
+            ]
+            cells = [f"`{settings}`" if settings else "as they are", name]
+            cells += [", ".join(sorted(own["uniform"])), cell(scores) if scores else ""]
+            cells += [cell(list(own[target].values())) for target in SEEDS_TARGETS]
+            cells.append(gain(own, base, "uniform") if base else "")
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -562,8 +608,14 @@ def blocks() -> dict[str, str]:
     """Return the text of each marked block."""
     digits, before = read_runs("digits_lt"), read_runs("v0_1/cifar100_lt")
     cifar = read_runs("cifar100_lt")
-    quick = [row for row in cifar if row["recipe"].endswith("_quick")]
+    every = [row for row in cifar if row["recipe"].endswith("_quick")]
+    quick = [row for row in every if not changes(row)]
     main = [row for row in quick if row["method"] in MAIN]
+    tried = [
+        row
+        for row in every
+        if row["method"] == "balanced_softmax" or row["mode"] == "official"
+    ]
     features = [row for row in cifar if "_lite0_" in row["recipe"]]
     longest = [row for row in features if row["imbalance_ratio"] == "100"]
     paper = [row for row in cifar if row["epochs"] == "200"]
@@ -583,7 +635,9 @@ def blocks() -> dict[str, str]:
         "digits": f"{shift_table(digits)}\n\n{provenance(digits)}",
         "cifar": f"{shift_table(main)}\n\n{provenance(main)}",
         "cifar guide": guide_table(quick),
-        "cifar seeds": seeds_table(),
+        "cifar seeds": seeds_table(main),
+        "cifar changed": f"{changed_table(tried)}\n\n{provenance(tried)}",
+        "cifar changed commands": commands([row for row in tried if changes(row)]),
         "cifar methods": f"{method_table(quick)}\n\n{provenance(quick)}",
         "cifar commands": commands(quick),
         "0.1 methods": f"{method_table(before)}\n\n{provenance(before)}",
