@@ -373,7 +373,7 @@ def changed_table(rows: Rows) -> str:
     heads += [target.replace(":", " ") for target in SEEDS_TARGETS] + ["uniform, gain"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     unused = read("unused_images")
-    for settings in dict.fromkeys(changes(row) for row in rows):
+    for settings in sorted({changes(row) for row in rows}):
         here = [row for row in rows if changes(row) == settings]
         table = by_method(here)
         base = table.get(METHODS.get("balanced_softmax").title)
