@@ -343,6 +343,7 @@ def gain(own: BySeed, base: BySeed, target: str) -> str:
 
 
 SEEDS_TARGETS = ("forward:50", "uniform", "backward:50")
+"""The targets of tables over seeds."""
 
 
 def seeds_table(rows: Rows) -> str:
@@ -532,11 +533,11 @@ def tuned_table() -> str:
             searches[f"{epochs} epochs, mean"] = own
     lines = [f"| α | {' | '.join(searches)} |", "|---" * (1 + len(searches)) + "|"]
     for alpha in sorted({row["alpha"] for row in rows}, key=float):
-        cells = [
+        scores = [
             fmean(float(row["held_out"]) for row in own if row["alpha"] == alpha)
             for own in searches.values()
         ]
-        lines.append(f"| {alpha} | {' | '.join(f'{cell:.1f}' for cell in cells)} |")
+        lines.append(f"| {alpha} | {' | '.join(f'{score:.1f}' for score in scores)} |")
     return "\n".join(lines)
 
 
