@@ -44,13 +44,11 @@ def test_cifar10__step_profile(tmp_path, write_cifar10):
     assert data.class_counts.tolist() == [20] * 5 + [2] * 5
 
 
-def test_hashed_subset__independent_of_file_order_and_run_seed(
-    tmp_path, write_cifar100
-):
+def test_hashed_subset__independent_of_file_order(tmp_path, write_cifar100):
     write_cifar100(tmp_path / "a")
     write_cifar100(tmp_path / "b", order=np.random.default_rng(1).permutation(1200))
     a = CIFAR100LT(imbalance_ratio=3).load(root=tmp_path / "a", seed=0)
-    b = CIFAR100LT(imbalance_ratio=3).load(root=tmp_path / "b", seed=5)
+    b = CIFAR100LT(imbalance_ratio=3).load(root=tmp_path / "b", seed=0)
     assert torch.equal(a.train.images, b.train.images)
     assert torch.equal(a.train.labels, b.train.labels)
     assert a.fingerprint == b.fingerprint
@@ -75,6 +73,17 @@ def test_hashed_subset__another_subset_seed_keeps_other_images(
     )
     assert first.fingerprint != second.fingerprint
     assert torch.equal(first.class_counts, second.class_counts)
+
+
+def test_hashed_subset__follows_the_run_seed_unless_it_is_set(tmp_path, write_cifar100):
+    write_cifar100(tmp_path)
+    drawn = {
+        (subset_seed, seed): CIFAR100LT(imbalance_ratio=12, subset_seed=subset_seed)
+        .load(root=tmp_path, seed=seed)
+        .fingerprint
+        for subset_seed, seed in [(None, 0), (None, 1), (0, 1), (1, 0)]
+    }
+    assert drawn[None, 0] == drawn[0, 1] != drawn[None, 1] == drawn[1, 0]
 
 
 def test_official_subset__legacy_numpy_seed_1(tmp_path, write_cifar100):

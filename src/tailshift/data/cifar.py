@@ -86,8 +86,8 @@ class CIFARLT(dataset.Dataset):
     """Which images a class keeps: see :func:`hashed_subset` and
     :func:`official_subset`."""
 
-    subset_seed: int = 0
-    """Another seed chooses other images; only for ``hashed``."""
+    subset_seed: int | None = None
+    """Seed of the draw of training images, for ``hashed``; None is the run's seed."""
 
     rotate: float = 0.0
     """Degrees that training images are turned by at most, either way."""
@@ -114,11 +114,11 @@ class CIFARLT(dataset.Dataset):
         Args:
             root: The folder that holds the archive's folder; None takes the
                 environment variable ``TAILSHIFT_DATA``.
-            seed: Not used: the images kept are the same for every run.
+            seed: Draws the training images unless ``subset_seed`` is set.
         """
         folder = find_folder(self.layout, root)
         images, labels = read_split(folder, self.layout.train_files, self.layout)
-        kept = self._kept(images, labels, folder)
+        kept = self._kept(images, labels, folder, seed)
         augmentation = self.augmentation
         train = MemorySplit(images[kept], labels[kept], MEAN, STD, augmentation)
         test = read_split(folder, self.layout.test_files, self.layout)
@@ -140,7 +140,9 @@ class CIFARLT(dataset.Dataset):
         )
         return dataset.DataShape(counts, image_size=32)
 
-    def _kept(self, images: Tensor, labels: Tensor, folder: Path) -> NDArray[np.int64]:
+    def _kept(
+        self, images: Tensor, labels: Tensor, folder: Path, seed: int
+    ) -> NDArray[np.int64]:
         """Return the positions of the training images that the profile keeps."""
         num_classes, y = self.layout.num_classes, labels.numpy()
         counts = dataset.profile_counts(
@@ -153,7 +155,8 @@ class CIFARLT(dataset.Dataset):
                 f"`{folder}` must hold {counts[c]} training images of class {c}, but "
                 f"holds {there[c]}. Fetch {self.layout.archive} again."
             )
-        return SUBSETS.get(self.subset)(images.numpy(), y, counts, self.subset_seed)
+        drawn = seed if self.subset_seed is None else self.subset_seed
+        return SUBSETS.get(self.subset)(images.numpy(), y, counts, drawn)
 
 
 @dataset.DATASETS.register("cifar100_lt")

@@ -23,6 +23,7 @@ COLUMNS = (
     "settings",
     "imbalance_ratio",
     "seed",
+    "subset_seed",
     "epochs",
     "target",
     "num_samples",
@@ -38,7 +39,7 @@ COLUMNS = (
     "processor_minutes",
     "command",
 )
-NEWER_COLUMNS = {"num_effective", "processor_minutes"}
+NEWER_COLUMNS = {"num_effective", "processor_minutes", "subset_seed"}
 """Columns that files of an earlier version may lack."""
 KEY = ("recipe", "method", "mode", "settings", "seed", "target")
 """What tells two rows apart; a new row replaces the one with the same key. Settings are
@@ -92,6 +93,7 @@ def _about(run: Run) -> dict[str, str]:
         "settings": " ".join(f"{key}={value}" for key, value in settings.items()),
         "imbalance_ratio": f"{getattr(config.data, 'imbalance_ratio', float('nan')):g}",
         "seed": str(config.seed),
+        "subset_seed": _subset_seed(config),
         "epochs": str(config.epochs),
         "subset_hash": run.facts.data_fingerprint,
         "commit": str(environment.get("commit")),
@@ -102,6 +104,12 @@ def _about(run: Run) -> dict[str, str]:
         "processor_minutes": _minutes(run, "processor_seconds"),
         "command": training_command(config),
     }
+
+
+def _subset_seed(config: RunConfig) -> str:
+    """Return the seed of the draw of training images; empty if none are drawn."""
+    drawn = getattr(config.data, "subset_seed", "")
+    return str(config.seed if drawn is None else drawn)
 
 
 def _minutes(run: Run, key: str) -> str:

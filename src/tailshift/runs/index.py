@@ -58,19 +58,30 @@ def changed_settings(config: RunConfig) -> dict[str, Any]:
     plain: dict[str, Any] = {"seed": 0}
     if config.recipe in recipe_names():
         plain = load_recipe(config.recipe).to_mapping()
+    plain = _with_subset_seed(plain, config.seed)
     changed = {} if config.seed == plain["seed"] else {"seed": config.seed}
-    for section, settings in config.to_mapping().items():
+    mapping = _with_subset_seed(config.to_mapping(), config.seed)
+    for section, settings in mapping.items():
         if not isinstance(settings, dict):
             continue
         own = plain.get(section)
         if own is None or own.get("name") != settings.get("name"):
-            own = _defaults(getattr(config, section))
+            defaults = {section: _defaults(getattr(config, section))}
+            own = _with_subset_seed(defaults, config.seed)[section]
         changed |= {
             f"{section}.{key}": value
             for key, value in settings.items()
             if key not in own or own[key] != value
         }
     return changed
+
+
+def _with_subset_seed(mapping: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return a mapping whose ``data.subset_seed`` is the run's if it is None."""
+    data = mapping.get("data", {})
+    if data.get("subset_seed", seed) is not None:
+        return mapping
+    return mapping | {"data": data | {"subset_seed": seed}}
 
 
 def _defaults(section: Any) -> dict[str, Any]:
