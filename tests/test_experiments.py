@@ -6,7 +6,7 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 def test_queue__every_run_is_valid_and_has_a_folder_of_its_own(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location(
-        "queue_runs", EXPERIMENTS / "queue.py"
+        "run_queue", EXPERIMENTS / "run_queue.py"
     )
     assert spec is not None
     assert spec.loader is not None
