@@ -395,7 +395,7 @@ def test_data_check__takes_settings(
         (
             "data.imag_size=32",
             "`data.imag_size` is not a setting of `data`; did you mean 'image_size'? "
-            "Known: augment, flip, image_size, jitter, path, skip_broken, "
+            "Known: augment, cutout, flip, image_size, jitter, path, skip_broken, "
             "split_seed, test_fraction, val_fraction",
         ),
         (

@@ -216,7 +216,7 @@ def test_names__each_has_one_meaning() -> None:
 
 def test_size__modules_tables_and_imports_stay_few() -> None:
     modules = [path for _, path in _modules() if path.name != "__init__.py"]
-    assert len(modules) <= 150
+    assert len(modules) <= 160
     assert len(list(SOURCE.rglob("*.toml"))) <= 8
     num_lines = num_imports = 0
     for path in SOURCE.rglob("*.py"):

@@ -93,6 +93,35 @@ def test_loader__any_number_of_workers_gives_the_same(split):
             assert all(_same(a, b) for a, b in pairs)
 
 
+def test_loader__strong_augmentation_with_workers_and_other_batches(split):
+    strong = replace(
+        split, preparation=Preparation(16, policy="auto", jitter=0.4, cutout=8)
+    )
+    alone = _loader(strong, sampler="square_root")
+    workers = _loader(strong, sampler="square_root", num_workers=2)
+    batches = list(alone.epoch(1))
+    assert all(_same(a, b) for a, b in zip(batches, workers.epoch(1), strict=True))
+    workers.close()
+    smaller = _loader(strong, sampler="square_root", batch_size=3).epoch(1)
+    images = torch.cat([batch.images for batch in batches])
+    assert torch.equal(images, torch.cat([batch.images for batch in smaller]))
+    assert all((image == 0).sum() >= 3 * 16 for image in images)  # cut out in a corner
+    rest = alone.epoch(1, start_batch=2)
+    assert all(_same(a, b) for a, b in zip(batches[2:], rest, strict=True))
+
+
+def test_loader__cutout_follows_the_sample_if_another_image_is_broken(split):
+    strong = replace(split, preparation=Preparation(16, cutout=8), skip_broken=True)
+    (whole,) = _loader(strong, batch_size=NUM).epoch(0)
+    (split.images.root / "3.jpg").write_bytes(b"broken")
+    loader = _loader(strong, batch_size=NUM)
+    with pytest.warns(BrokenImageWarning):
+        (part,) = loader.epoch(0)
+    kept = whole.sample_ids != 3
+    assert torch.equal(part.sample_ids, whole.sample_ids[kept])
+    assert torch.equal(part.images, whole.images[kept])
+
+
 def test_loader__a_worker_fills_shared_memory(split, monkeypatch):
     """What it returns is where the main process reads it, without a copy."""
     alone = next(_loader(split).epoch(0))

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -53,6 +55,22 @@ def test_load__holds_out_and_keeps_class_names(folder):
     assert data.image_size == 64
     assert data.train.preparation == Preparation(
         64, crop="padded", area=0.35, fit="whole", flip=False
+    )
+
+
+@pytest.mark.parametrize("policy", ["auto", "rand"])
+def test_preparation__a_policy_follows_the_gentle_crop(policy):
+    for size in (64, 96):
+        gentle = ImageFolder().preparation(size)
+        strong = ImageFolder(augment=policy, cutout=20).preparation(size)
+        assert strong == replace(gentle, policy=policy, cutout=20)
+
+
+def test_load__cutout_larger_than_the_images(folder):
+    with pytest.raises(ValueError, match="`cutout`") as error:
+        ImageFolder(path=str(folder), cutout=100).load()
+    assert str(error.value) == (
+        "`cutout` must be in 0..64 pixels (the image's size), but is 100."
     )
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision import transforms
+from torchvision.transforms import v2
 
 from tailshift.data.images import BrokenImageError, Preparation
 
@@ -68,6 +69,38 @@ def test_training__a_shift_shows_the_whole_image_and_zeros(picture):
     assert len({image.sum().item() for image in seen}) > 1
 
 
+@pytest.mark.parametrize(
+    ("policy", "transform"),
+    [("auto", v2.AutoAugment()), ("rand", v2.RandAugment())],
+)
+def test_training__ends_with_the_policy(picture, policy, transform):
+    """AutoAugment has ImageNet's policy."""
+    assert v2.AutoAugment().policy == v2.AutoAugmentPolicy.IMAGENET
+    crop = [v2.RandomResizedCrop(64), v2.RandomHorizontalFlip()]
+    reference = v2.Compose([*crop, transform, _tensor])
+    ours = Preparation(64, policy=policy).training()
+    for seed in range(12):
+        torch.manual_seed(seed)
+        expected = reference(picture)
+        torch.manual_seed(seed)
+        assert torch.equal(ours(picture), expected)
+
+
+def test_preparation__strong_augmentation_changes_no_evaluation(picture):
+    strong = Preparation(64, policy="auto", cutout=32)
+    plain = Preparation(64)
+    assert torch.equal(strong.evaluation()(picture), plain.evaluation()(picture))
+    assert str(strong) == f"{plain}, AutoAugment, cutout of 32 pixels"
+
+
+def test_preparation__mapping_of_older_versions_and_back():
+    assert set(Preparation(64).to_mapping()) == {
+        *("image_size", "crop", "area", "fit", "flip", "jitter")
+    }
+    strong = Preparation(64, policy="rand", cutout=8)
+    assert Preparation(**strong.to_mapping()) == strong
+
+
 def test_evaluation__nothing_is_cut_off_a_whole_image():
     """A line at every edge is still there."""
     pixels = np.full((90, 60, 3), 255, dtype=np.uint8)
@@ -90,6 +123,10 @@ def test_preparation__size_before_cropping(image_size, resized):
         ({"image_size": 0}, "`image_size` must be in 1..2048, but is 0."),
         ({"image_size": 60000}, "`image_size` must be in 1..2048, but is 60000."),
         ({"jitter": 1.5}, "`jitter` must be in [0, 1], but is 1.5."),
+        (
+            {"cutout": 225},
+            "`cutout` must be in 0..224 pixels (the image's size), but is 225.",
+        ),
     ],
 )
 def test_preparation__refuses(settings, message):

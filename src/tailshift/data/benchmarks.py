@@ -1,6 +1,7 @@
 """ImageNet-LT, Places-LT and iNaturalist 2018, from their public list files."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import ClassVar, Literal, Self, TypeAlias, get_args
@@ -11,6 +12,7 @@ from torch import Tensor
 from tailshift.data import dataset, list_files
 from tailshift.data.image_loader import FileSplit, file_data
 from tailshift.data.images import IMAGENET_MEAN, IMAGENET_STD, ImageFiles, Preparation
+from tailshift.data.strong_augmentation import Augment, augment_policy
 
 TransformName: TypeAlias = Literal["official", "appendix", "plain"]
 
@@ -44,6 +46,14 @@ class ListBenchmark(dataset.Dataset):
 
     skip_broken: bool = False
     """Skip images that are missing or cannot be decoded, instead of stopping."""
+
+    augment: Augment = "crop_flip"
+    """Augmentation after `transform`: none more (``"crop_flip"``), AutoAugment with
+    the policy learnt on ImageNet (``"auto"``) or RandAugment (``"rand"``)."""
+
+    cutout: int = 0
+    """Side in pixels of a random square of each training image that is set to the mean
+    pixel; 0 for none."""
 
     def __post_init__(self) -> None:
         if self.transform not in get_args(TransformName):
@@ -123,10 +133,17 @@ class ListBenchmark(dataset.Dataset):
 
     def preparation(self, image_size: int) -> Preparation:
         """Return the transforms that `transform` names."""
+        make = partial(
+            Preparation,
+            image_size,
+            policy=augment_policy(self.augment),
+            cutout=self.cutout,
+        )
         if self.transform == "appendix":
-            return Preparation(image_size, crop="random", jitter=0.4)
-        jitter = self.official_jitter if self.transform == "official" else 0.0
-        return Preparation(image_size, jitter=jitter)
+            return make(crop="random", jitter=0.4)
+        return make(
+            jitter=self.official_jitter if self.transform == "official" else 0.0
+        )
 
 
 @dataset.DATASETS.register("imagenet_lt")

@@ -13,6 +13,7 @@ from torch import Tensor
 from tailshift.data import dataset
 from tailshift.data.memory import Augmentation, MemorySplit, image_hashes
 from tailshift.data.safe_pickle import load_plain_pickle
+from tailshift.data.strong_augmentation import Augment, augment_policy, check_cutout
 from tailshift.priors import check_imbalance_ratio
 from tailshift.registry import Registry
 
@@ -21,6 +22,9 @@ Subset: TypeAlias = Literal["hashed", "official_seed1"]
 # CIFAR-10's, for both sets: what the paper's numbers were made with.
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2023, 0.1994, 0.2010)
+
+IMAGE_SIZE = 32
+"""Height and width of the images."""
 
 NUM_TRAIN = 50_000
 """Training images of either set before it is thinned."""
@@ -92,10 +96,21 @@ class CIFARLT(dataset.Dataset):
     rotate: float = 0.0
     """Degrees that training images are turned by at most, either way."""
 
+    augment: Augment = "crop_flip"
+    """Augmentation of training images: shift by up to 4 pixels and flip
+    (``"crop_flip"``), then AutoAugment with the policy learnt on CIFAR-10 (``"auto"``)
+    or RandAugment (``"rand"``)."""
+
+    cutout: int = 0
+    """Side in pixels of a random square of each training image that is set to the mean
+    pixel; 0 for none."""
+
     def __post_init__(self) -> None:
         check_imbalance_ratio(self.imbalance_ratio)
         dataset.PROFILES.get(self.profile)
         SUBSETS.get(self.subset)
+        augment_policy(self.augment)
+        check_cutout(self.cutout, IMAGE_SIZE)
         if not 0 <= self.rotate <= 180:
             raise ValueError(
                 f"`rotate` must be in [0, 180] degrees, but is {self.rotate:g}."
@@ -104,7 +119,13 @@ class CIFARLT(dataset.Dataset):
     @property
     def augmentation(self) -> Augmentation:
         """What is done to images in training."""
-        return Augmentation(padding=4, flip=True, rotation=self.rotate)
+        return Augmentation(
+            padding=4,
+            flip=True,
+            rotation=self.rotate,
+            policy=augment_policy(self.augment),
+            cutout=self.cutout,
+        )
 
     def load(
         self, *, root: Path | None = None, seed: int = 0
@@ -138,7 +159,7 @@ class CIFARLT(dataset.Dataset):
         counts = dataset.profile_counts(
             self.profile, largest, self.imbalance_ratio, num_classes
         )
-        return dataset.DataShape(counts, image_size=32)
+        return dataset.DataShape(counts, image_size=IMAGE_SIZE)
 
     def _kept(
         self, images: Tensor, labels: Tensor, folder: Path, seed: int

@@ -35,6 +35,7 @@ from tailshift.data.images import (
 )
 from tailshift.data.memory import Normalisation
 from tailshift.data.randomness import Stream, hashed_integers
+from tailshift.data.strong_augmentation import Cutout, default_generator_restored
 from tailshift.storage import holding_signals
 
 MOST_WORKERS = 8
@@ -193,21 +194,31 @@ class _Reader(Dataset[_Loaded]):
         self._size = (5, *of_one) if is_five else of_one
         self._normalise = normalise
         self._seed = seed
+        self._cutout = Cutout(preparation.cutout)
         self._transform = (
             preparation.evaluation(views) if seed is None else preparation.training()
         )
 
     def __getitem__(self, request: Request) -> _Loaded:
         ids = request.sample_ids.tolist()
-        kept, broken = list[int](), dict[int, str]()
+        kept, broken = list[int](), dict[int, str]()  # positions; reasons by sample
         batch = _empty(len(ids), *self._size)
-        for i, seed in zip(ids, self._seeds(request), strict=True):
+        for row, (i, seed) in enumerate(zip(ids, self._seeds(request), strict=True)):
             try:
                 batch[len(kept)] = self._normalise(self._load(i, seed))
-                kept.append(i)
+                kept.append(row)
             except BrokenImageError as error:
                 broken[i] = str(error)
-        return _Loaded(batch[: len(kept)], np.array(kept, np.int64), broken)
+        images, sample_ids = batch[: len(kept)], request.sample_ids[kept]
+        if self._seed is not None:
+            self._cutout(
+                images,
+                seed=self._seed,
+                epoch=request.epoch,
+                sample_ids=sample_ids,
+                occurrences=request.occurrences[kept],
+            )
+        return _Loaded(images, sample_ids, broken)
 
     def _seeds(self, request: Request) -> list[int] | list[None]:
         if self._seed is None:
@@ -225,13 +236,9 @@ class _Reader(Dataset[_Loaded]):
         image = load_image(self._images, i)
         if seed is None:
             return self._transform(image)
-        generator = torch.default_generator
-        state = generator.get_state()
-        generator.manual_seed(seed)
-        try:
+        with default_generator_restored() as generator:
+            generator.manual_seed(seed)
             return self._transform(image)
-        finally:
-            generator.set_state(state)
 
 
 def _empty(*shape: int) -> Tensor:

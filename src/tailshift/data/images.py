@@ -4,7 +4,7 @@ import io
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path, PurePath
 from typing import Any, Literal, Protocol, TypeAlias
@@ -14,6 +14,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
+
+from tailshift.data.strong_augmentation import (
+    POLICY_TITLES,
+    Policy,
+    check_cutout,
+    check_policy,
+    policy_transform,
+)
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 """What is decoded, whatever a file is called; others of Pillow start programs (EPS)."""
@@ -259,6 +267,14 @@ class Preparation:
     jitter: float = 0.0
     """Brightness, contrast and saturation vary by this share, in training."""
 
+    policy: Policy = "none"
+    """In training, after all of these: ``"auto"`` is AutoAugment with the policy learnt
+    on ImageNet, ``"rand"`` RandAugment, as torchvision has them."""
+
+    cutout: int = 0
+    """Height and width of the square that :class:`FileLoader` sets to the mean pixel
+    after normalisation, in training; 0 for none."""
+
     def __post_init__(self) -> None:
         if not 1 <= self.image_size <= MOST_SIZE:
             raise ValueError(
@@ -266,6 +282,21 @@ class Preparation:
             )
         if not 0 <= self.jitter <= 1:
             raise ValueError(f"`jitter` must be in [0, 1], but is {self.jitter:g}.")
+        check_policy(self.policy)
+        check_cutout(self.cutout, self.image_size)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the settings for JSON; strong augmentation only if there is any.
+
+        Feature caches of 0.2, which knew no strong augmentation, stay valid.
+
+        Example:
+            >>> "policy" in Preparation(32).to_mapping()
+            False
+        """
+        later = {"policy": "none", "cutout": 0}
+        settings = asdict(self)
+        return {k: v for k, v in settings.items() if k not in later or v != later[k]}
 
     @property
     def resized(self) -> int:
@@ -290,11 +321,18 @@ class Preparation:
         parts = [steps[self.crop], "mirrored" if self.flip else "not mirrored"]
         if self.jitter:
             parts.append(f"colours changed by up to {self.jitter:.0%}")
+        if self.policy != "none":
+            parts.append(POLICY_TITLES[self.policy])
+        if self.cutout:
+            parts.append(f"cutout of {self.cutout} pixels")
         cut = "" if self.fit == "whole" else ", the middle of the image"
         return f"resized to {size} × {size} pixels{cut}; in training {', '.join(parts)}"
 
     def training(self) -> Transform:
-        """Return the transform that draws from PyTorch's default generator."""
+        """Return the transform that draws from PyTorch's default generator.
+
+        Cutout is not part of it: it follows normalisation.
+        """
         from torchvision.transforms import v2  # slow to import: only when needed
 
         size = self.image_size
@@ -310,6 +348,8 @@ class Preparation:
             steps.append(v2.RandomHorizontalFlip())
         if self.jitter:
             steps.append(v2.ColorJitter(self.jitter, self.jitter, self.jitter))
+        if self.policy != "none":
+            steps.append(policy_transform(self.policy, kind="photos"))
         return v2.Compose([*steps, v2.PILToTensor()])  # type: ignore[no-any-return]
 
     def evaluation(self, views: Views = "one") -> Transform:

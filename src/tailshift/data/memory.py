@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +15,23 @@ from tailshift.data.batches import Batch, BatchPlan, Loader, Request
 from tailshift.data.dataset import Split
 from tailshift.data.images import Views, expanded, five_crops
 from tailshift.data.randomness import Stream, hashed_below
+from tailshift.data.strong_augmentation import (
+    POLICY_TITLES,
+    Cutout,
+    Policy,
+    apply_policy,
+    check_cutout,
+    check_policy,
+)
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Crop from a zero-padded image, mirror, turn; the default leaves images alone.
+    """Crop from a zero-padded image, flip, rotate, apply a policy and cut out a square.
 
-    What happens to a sample depends only on (seed, epoch, its sample id, which of its
-    draws in the epoch it is), so a batch may be split, reordered or resumed and
-    every image stays the same.
+    The default leaves images as they are. What happens to a sample depends only on
+    (seed, epoch, sample id, which of its draws in the epoch it is), so a batch may be
+    split, reordered or resumed and every image stays the same.
 
     Example:
         >>> augment = Augmentation(padding=4, flip=True)
@@ -41,6 +49,14 @@ class Augmentation:
     rotation: float = 0.0
     """Degrees; images are turned by up to so much either way, zeros around them."""
 
+    policy: Policy = "none"
+    """``"auto"``: AutoAugment with the policy learnt on CIFAR-10; ``"rand"``:
+    RandAugment. Both have torchvision's operations and settings."""
+
+    cutout: int = 0
+    """Height and width of the square that :class:`MemoryLoader` sets to the mean pixel
+    after normalisation; 0 for none."""
+
     def __post_init__(self) -> None:
         if self.padding < 0:
             raise ValueError(f"`padding` must be >= 0, but is {self.padding}.")
@@ -48,6 +64,8 @@ class Augmentation:
             raise ValueError(
                 f"`rotation` must be in [0, 180] degrees, but is {self.rotation:g}."
             )
+        check_policy(self.policy)
+        check_cutout(self.cutout)
 
     def __str__(self) -> str:
         """Return what is done, for people.
@@ -58,7 +76,9 @@ class Augmentation:
         """
         shifted = f"shifted by up to {self.padding} pixels" if self.padding else ""
         turned = f"turned by up to {self.rotation:g}°" if self.rotation else ""
-        parts = [shifted, "mirrored" if self.flip else "", turned]
+        policy = POLICY_TITLES.get(self.policy, "")
+        cutout = f"cutout of {self.cutout} pixels" if self.cutout else ""
+        parts = [shifted, "mirrored" if self.flip else "", turned, policy, cutout]
         return f"in training {', '.join(filter(None, parts)) or 'as they are'}"
 
     def __call__(
@@ -70,7 +90,7 @@ class Augmentation:
         sample_ids: Tensor,
         occurrences: Tensor | None = None,
     ) -> Tensor:
-        """Return the augmented batch.
+        """Return the augmented batch, before normalisation and cutout.
 
         Args:
             images: The batch, uint8, shape (B, c, H, W); it is not changed.
@@ -85,13 +105,16 @@ class Augmentation:
                 f"`sample_ids` must be one for each of the {len(images)} images, but "
                 f"has shape {tuple(sample_ids.shape)}."
             )
-        below = partial(
-            hashed_below,
-            sample_ids=sample_ids.numpy(),
-            seed=seed,
-            epoch=epoch,
-            occurrences=None if occurrences is None else occurrences.numpy(),
-        )
+        of_sample: dict[str, Any] = {
+            "sample_ids": sample_ids.numpy(),
+            "seed": seed,
+            "epoch": epoch,
+            "occurrences": None if occurrences is None else occurrences.numpy(),
+        }
+
+        def below(bound: int, stream: Stream) -> NDArray[np.int64]:
+            return hashed_below(bound, stream=stream, **of_sample)
+
         if self.padding:
             shifts = 2 * self.padding + 1
             rows = below(shifts, stream=Stream.CROP_ROW)
@@ -102,7 +125,7 @@ class Augmentation:
         if self.rotation:
             turns = below(2**32, stream=Stream.ROTATION) / 2**31 - 1  # in [−1, 1)
             images = _rotate(images, torch.from_numpy(self.rotation * turns))
-        return images
+        return apply_policy(images, self.policy, **of_sample)
 
     def _crop(
         self, images: Tensor, rows: NDArray[np.int64], columns: NDArray[np.int64]
@@ -285,6 +308,7 @@ class MemoryLoader(Loader):
         super().__init__(plan)
         self.split = split
         self.augmentation = split.augmentation if training else None
+        self._cutout = Cutout(split.augmentation.cutout if training else 0)
         self._normalise = Normalisation(split.mean, split.std)
 
     def _serve(self, requests: list[Request]) -> Iterator[Batch]:
@@ -303,4 +327,11 @@ class MemoryLoader(Loader):
             )
         elif self.split.views == "five_crop":
             images = _five_views(images)
-        return Batch(self._normalise(images), self.split.labels[ids], ids)
+        images = self._cutout(
+            self._normalise(images),
+            seed=self.plan.seed,
+            epoch=request.epoch,
+            sample_ids=request.sample_ids,
+            occurrences=request.occurrences,
+        )
+        return Batch(images, self.split.labels[ids], ids)

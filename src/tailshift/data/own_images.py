@@ -120,10 +120,12 @@ class OwnImages(Dataset):
     split_seed: int = 0
     """Another seed holds out other images."""
 
-    augment: Literal["none", "gentle", "standard"] = "gentle"
+    augment: Literal["none", "gentle", "standard", "auto", "rand"] = "gentle"
     """How training images vary. ``"gentle"``: images of up to 64 pixels are shifted by
     up to an eighth, larger ones cropped to 35 to 100 % of their area; ``"standard"`` is
-    the crop of ImageNet, 8 to 100 %, and cuts a margin off in evaluation."""
+    the crop of ImageNet, 8 to 100 %, and cuts a margin off in evaluation. ``"auto"``
+    adds AutoAugment with the policy learnt on ImageNet to ``"gentle"``, ``"rand"``
+    RandAugment."""
 
     flip: bool = False
     """Mirror training images at random; not for writing, road signs and the like."""
@@ -133,6 +135,10 @@ class OwnImages(Dataset):
 
     skip_broken: bool = False
     """Skip images that are missing or cannot be decoded, instead of stopping."""
+
+    cutout: int = 0
+    """Side in pixels of a random square of each training image that is set to the mean
+    pixel; 0 for none."""
 
     @property
     def option(self) -> str:
@@ -193,7 +199,14 @@ class OwnImages(Dataset):
 
     def preparation(self, image_size: int) -> Preparation:
         """Return what `augment` means for images of a size."""
-        make = partial(Preparation, image_size, flip=self.flip, jitter=self.jitter)
+        make = partial(
+            Preparation,
+            image_size,
+            flip=self.flip,
+            jitter=self.jitter,
+            policy=self.augment if self.augment in ("auto", "rand") else "none",
+            cutout=self.cutout,
+        )
         if self.augment == "standard":
             return make()
         is_small = image_size <= MOST_SMALL

@@ -36,6 +36,9 @@ class Stream(IntEnum):
     MIX = 9
     ROTATION = 10
     VIEW = 11
+    POLICY = 12
+    CUTOUT_ROW = 13
+    CUTOUT_COLUMN = 14
 
 
 def hashed_integers(

@@ -288,7 +288,7 @@ def bank_facts(plan: BankPlan, backbone: Backbone) -> dict[str, Any]:
         "data": data.name,
         "model": plan.model.model_dump(mode="json", include=set(FEATURE_FIELDS)),
         "weights": weights_fingerprint(backbone),
-        "preparation": preparation and dataclasses.asdict(preparation),
+        "preparation": preparation and preparation.to_mapping(),
         "skip_broken": getattr(data.train, "skip_broken", False),
         "class_names": data.class_names,
         "feature_dim": backbone.feature_dim,

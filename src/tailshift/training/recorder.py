@@ -1,6 +1,5 @@
 """What a run leaves behind, written as it happens, and the progress it shows."""
 
-import dataclasses
 import json
 import os
 import time
@@ -319,7 +318,7 @@ class Recorder:
             facts["full_counts"] = self.data.full_counts.tolist()
         preparation = getattr(self.data.train, "preparation", None)
         if isinstance(self.data.train, FeatureSplit) and preparation is not None:
-            facts["preparation"] = dataclasses.asdict(preparation)
+            facts["preparation"] = preparation.to_mapping()
         if plugins := run.used_plugins(self.config):
             facts["plugins"] = [
                 plugin.model_dump(mode="json", exclude_defaults=True)
