@@ -12,6 +12,7 @@ from tailshift import priors
 from tailshift.losses import (
     LOSSES,
     BalancedSoftmaxLoss,
+    BalPoELoss,
     ClassBalancedCrossEntropyLoss,
     ClassBalancedFocalLoss,
     CrossEntropyLoss,
@@ -23,6 +24,7 @@ from tailshift.losses import (
     SADELoss,
     WeightedCrossEntropyLoss,
     balanced_softmax_loss,
+    balpoe_loss,
     class_balanced_cross_entropy_loss,
     class_balanced_focal_loss,
     cross_entropy_loss,
@@ -88,6 +90,16 @@ class _SADE(SADELoss):
         return super().class_losses(_experts(logits))
 
 
+class _BalPoE(BalPoELoss):
+    """BalPoE with three experts made of one's logits."""
+
+    def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return super().forward(_experts(logits), labels)
+
+    def class_losses(self, logits: Tensor) -> Tensor:
+        return super().class_losses(_experts(logits))
+
+
 CASES = [
     Case("cross_entropy", cross_entropy_loss, CrossEntropyLoss),
     Case(
@@ -134,6 +146,12 @@ CASES = [
         "sade",
         lambda f, y, **kw: sade_loss(_experts(f), y, P_S.to(f.device), **kw),
         lambda **kw: _SADE(P_S, **kw),
+        argument="expert_logits[0]",
+    ),
+    Case(
+        "balpoe",
+        lambda f, y, **kw: balpoe_loss(_experts(f), y, P_S.to(f.device), **kw),
+        lambda **kw: _BalPoE(P_S, **kw),
         argument="expert_logits[0]",
     ),
     Case(

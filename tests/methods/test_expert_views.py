@@ -120,6 +120,6 @@ def test_adapt_experts__says_what_is_wrong(run: ts.Run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sade") as error:
         softmax.adapt_experts(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
     assert str(error.value) == (
-        f"`adapt_experts` is for runs of sade, but {softmax.directory} is one of "
-        "softmax. `retarget` adapts any run."
+        f"`adapt_experts` is for runs of sade or balpoe, but {softmax.directory} is "
+        "one of softmax. `retarget` adapts any run."
     )

@@ -1,6 +1,7 @@
 """Losses: one concept a file, the function that carries the equation and its module."""
 
 from tailshift.losses.balanced_softmax import BalancedSoftmaxLoss, balanced_softmax_loss
+from tailshift.losses.balpoe import BalPoELoss, balpoe_loss, balpoe_priors
 from tailshift.losses.base import (
     LOSSES,
     DistributedLoss,
@@ -45,6 +46,7 @@ from tailshift.processes import Processes
 
 __all__ = [
     "LOSSES",
+    "BalPoELoss",
     "BalancedSoftmaxLoss",
     "BilateralLoss",
     "ClassBalancedCrossEntropyLoss",
@@ -65,6 +67,8 @@ __all__ = [
     "WeightedCrossEntropyLoss",
     "as_loss",
     "balanced_softmax_loss",
+    "balpoe_loss",
+    "balpoe_priors",
     "bilateral_loss",
     "centroid_loss",
     "centroid_pull",

@@ -1,10 +1,10 @@
 """SADE: three experts, each trained to answer for another class distribution."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tailshift.losses import base
+from tailshift.losses.experts import ExpertsLoss, check_experts, expert_losses
 from tailshift.priors import VectorLike, as_prior
 
 NUM_EXPERTS = 3
@@ -44,9 +44,9 @@ def sade_loss(
         tensor([0.9318])
     """
     base.check_reduction(reduction)
-    v, y = _check_experts(expert_logits, labels)  # (3, N, C), (N,)
+    v, y = check_experts(expert_logits, labels, NUM_EXPERTS)  # (3, N, C), (N,)
     p_s = as_prior(source_prior, num_classes=v.shape[2], like=v, positive=True)
-    return base.reduce(_expert_losses(v, y, _shifts(p_s, tau)), reduction)
+    return base.reduce(expert_losses(v, y, _shifts(p_s, tau)), reduction)
 
 
 def inverse_prior(source_prior: VectorLike) -> Tensor:
@@ -87,33 +87,8 @@ def _shifts(p_s: Tensor, tau: float) -> Tensor:
     return torch.stack([torch.zeros_like(log_p_s), log_p_s, inverse])
 
 
-def _expert_losses(v: Tensor, y: Tensor, shifts: Tensor) -> Tensor:
-    shifted = (v + shifts[:, None]).flatten(0, 1)  # (3·N, C)
-    losses = F.cross_entropy(shifted, y.repeat(NUM_EXPERTS), reduction="none")
-    return losses.view(NUM_EXPERTS, -1).sum(0)  # (N,)
-
-
-def _check_experts(expert_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    v = _widen_experts(expert_logits)
-    _, y = base.check_batch(v[0], labels, name="expert_logits[0]")
-    return v, y
-
-
-def _widen_experts(expert_logits: Tensor) -> Tensor:
-    shape = tuple(expert_logits.shape)
-    if len(shape) != 3 or shape[0] != NUM_EXPERTS:
-        raise ValueError(
-            f"`expert_logits` must have shape (3, N, C), but has shape {shape}."
-        )
-    if not expert_logits.is_floating_point():
-        raise TypeError(
-            f"`expert_logits` must be floating point, but is {expert_logits.dtype}."
-        )
-    return expert_logits.to(torch.promote_types(expert_logits.dtype, torch.float32))
-
-
 @base.LOSSES.register("sade", about=sade_loss)
-class SADELoss(base.PriorLoss):
+class SADELoss(ExpertsLoss):
     """Module form of :func:`sade_loss`; the prior is a buffer."""
 
     def __init__(
@@ -123,25 +98,13 @@ class SADELoss(base.PriorLoss):
         tau: float = 2.0,
         reduction: base.Reduction = "mean",
     ) -> None:
-        super().__init__(source_prior)
-        base.check_reduction(reduction)
+        super().__init__(source_prior, NUM_EXPERTS, reduction)
         base.check_not_negative("tau", tau)
-        self.tau, self.reduction = tau, reduction
+        self.tau = tau
 
-    def forward(self, expert_logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of the experts' logits (3, N, C) and labels (N,)."""
-        v, y = _check_experts(expert_logits, labels)
-        base.check_num_classes(
-            "source_prior", self.source_prior, v[0], logits_name="expert_logits"
-        )
-        shifts = _shifts(self.source_prior.to(v), self.tau)
-        return base.reduce(_expert_losses(v, y, shifts), self.reduction)
-
-    def class_losses(self, expert_logits: Tensor) -> Tensor:
-        """Return the loss for each possible label, shape (N, C)."""
-        v = _widen_experts(expert_logits)
-        shifts = _shifts(self.source_prior.to(v), self.tau)[:, None]
-        return -F.log_softmax(v + shifts, dim=2).sum(0)
+    def shifts(self, p_s: Tensor) -> Tensor:
+        """Return what is added to each expert's logits in training, shape (3, C)."""
+        return _shifts(p_s, self.tau)
 
     def extra_repr(self) -> str:
         """Say what the loss was made with."""

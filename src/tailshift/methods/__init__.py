@@ -1,6 +1,7 @@
 """Methods: each its stages and the prior that its logits carry."""
 
 from tailshift.methods.balanced_softmax import BalancedSoftmax as BalancedSoftmax
+from tailshift.methods.balpoe import BalPoE as BalPoE
 from tailshift.methods.bbn import BBN as BBN
 from tailshift.methods.causal_norm import CausalNorm as CausalNorm
 from tailshift.methods.decoupling import CRT as CRT

@@ -11,18 +11,10 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import SADELoss, sade_priors
-from tailshift.losses.sade import NUM_EXPERTS
-from tailshift.methods.method import METHODS, Method
-from tailshift.models import (
-    MOST_SMALL,
-    Backbone,
-    BranchedBackbone,
-    Classifier,
-    ExpertHead,
-    ExpertOutput,
-    Head,
-)
-from tailshift.priors import VectorLike, as_prior
+from tailshift.methods.experts import ExpertMethod, LossOnExpertHead
+from tailshift.methods.experts import aggregate_prior as aggregate_prior
+from tailshift.methods.method import METHODS
+from tailshift.models import MOST_SMALL, Classifier, ExpertHead
 
 MIN_SHARE = 0.05
 """Learning ends with the epoch after which an expert counts less than this."""
@@ -188,28 +180,6 @@ def agreement(views: Tensor, shares: Tensor) -> Tensor:
     return F.cosine_similarity(probs[0], probs[1]).mean()
 
 
-def aggregate_prior(expert_priors: Tensor, shares: VectorLike) -> Tensor:
-    r"""Return the prior that experts' weighted logits carry, float64, shape (C,).
-
-    .. math:: \pi(y) \propto \prod_k \pi_k(y)^{a_k}
-
-    An expert's logits are :math:`\log p(x|y) + \log \pi_k(y)` up to a constant of x;
-    weighted by shares that sum to 1 they add up to the same form. With equal shares it
-    is the geometric mean.
-
-    Args:
-        expert_priors: :math:`\pi_k`, such as of :func:`~tailshift.losses.sade_priors`,
-            shape (K, C).
-        shares: :math:`a`, sum to 1, shape (K,).
-
-    Example:
-        >>> aggregate_prior(torch.tensor([[0.9, 0.1], [0.1, 0.9]]), [0.5, 0.5])
-        tensor([0.5000, 0.5000], dtype=torch.float64)
-    """
-    a = as_prior(shares, num_classes=len(expert_priors))
-    return (a @ expert_priors.double().log()).softmax(0)
-
-
 def _check_views(first_view: Tensor, second_view: Tensor) -> None:
     if first_view.ndim != 3 or first_view.numel() == 0:
         raise ValueError(
@@ -223,21 +193,13 @@ def _check_views(first_view: Tensor, second_view: Tensor) -> None:
         )
 
 
-class SADEOfExperts(SADELoss):
+class SADEOfExperts(LossOnExpertHead, SADELoss):
     """SADE's loss of an expert head's output."""
-
-    def forward(self, output: ExpertOutput, labels: Tensor) -> Tensor:  # type: ignore[override] # the head's form
-        """Return the scalar loss."""
-        return super().forward(output.experts, labels)
-
-    def class_losses(self, output: ExpertOutput) -> Tensor:  # type: ignore[override] # the head's form
-        """Return the loss for each possible label, shape (N, C)."""
-        return super().class_losses(output.experts)
 
 
 @METHODS.register("sade")
 @dataclass(frozen=True)
-class SADE(Method):
+class SADE(ExpertMethod):
     """Self-supervised aggregation of diverse experts [zhang2022].
 
     Training leaves the experts counting alike. For a target without labels
@@ -262,21 +224,6 @@ class SADE(Method):
         """Return the experts' losses for the prior of the counts."""
         return SADEOfExperts(priors.from_counts(class_counts), tau=self.tau)
 
-    def build_head(self, feature_dim: int, num_classes: int) -> Head:
-        """Return the three experts' classifiers."""
-        return ExpertHead(
-            feature_dim, num_classes, num_experts=NUM_EXPERTS, scale=self.scale
-        )
-
-    def branch(self, backbone: Backbone) -> Backbone:
-        """Return the backbone with its last two stages once for each expert."""
-        return BranchedBackbone(backbone, NUM_EXPERTS, at="last_two_stages")
-
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
-        """Return the prior of the experts' mean: the geometric mean of theirs."""
-        return self.prior_of_shares(class_counts, priors.uniform(NUM_EXPERTS))
-
-    def prior_of_shares(self, class_counts: Tensor, shares: VectorLike) -> Tensor:
-        """Return the prior that the logits carry with other shares, shape (C,)."""
-        carried = sade_priors(priors.from_counts(class_counts), tau=self.tau)
-        return aggregate_prior(carried, shares)
+    def expert_priors(self, source_prior: Tensor) -> Tensor:
+        """Return the prior that each expert's logits carry, shape (3, C)."""
+        return sade_priors(source_prior, tau=self.tau)

@@ -22,7 +22,8 @@ from tailshift.data.images import MOST_SIZE, Preparation
 from tailshift.data.list_files import shown
 from tailshift.data.memory import Normalisation
 from tailshift.estimators import adapt
-from tailshift.methods.sade import SADE, learn_shares_from_images
+from tailshift.methods.experts import ExpertMethod
+from tailshift.methods.sade import learn_shares_from_images
 from tailshift.metrics import class_groups
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
@@ -283,7 +284,7 @@ class Run:
     def adapt_experts(
         self, images: Tensor, *, epochs: int = 5, batch_size: int = 128, seed: int = 0
     ) -> "AdaptedExperts":
-        """Return a copy of SADE's model whose experts count as suits some images.
+        """Return a copy of a model of experts with shares learnt for some images.
 
         How much each counts is learnt without labels, from the agreement of two random
         views of each image, drawn anew in each epoch [zhang2022].
@@ -297,10 +298,10 @@ class Run:
             seed: Seed for the order of the images and their views.
         """
         method = self.config.method
-        if not isinstance(method, SADE):
+        if not isinstance(method, ExpertMethod):
             raise ValueError(
-                f"`adapt_experts` is for runs of sade, but {self.directory} is one of "
-                f"{self.config.method_name}. `retarget` adapts any run."
+                f"`adapt_experts` is for runs of sade or balpoe, but {self.directory} "
+                f"is one of {self.config.method_name}. `retarget` adapts any run."
             )
         model = copy.deepcopy(self.model)
         shares = learn_shares_from_images(
