@@ -9,14 +9,17 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 
 import torch
 
 from tailshift import Predictions, post_compensate, priors, reproduce
+from tailshift.evaluation.results import read_results
 from tailshift.methods import METHODS
 from tailshift.metrics import class_groups
+from tailshift.paper.comparison import Comparison
 from tailshift.report.runs import row_names
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +82,38 @@ def read(name: str) -> Rows:
 def read_runs(name: str) -> Rows:
     """Return the rows of a file of runs, methods in the order of tables."""
     order = list(PRINTED)
-    return sorted(read(name), key=lambda row: order.index(row["method"]))
+    rows = read_results(ROOT / "results" / f"{name}.csv")
+    return sorted(rows, key=lambda row: order.index(row["method"]))
+
+
+RUN = ("recipe", "method", "mode", "settings", "seed")
+"""The columns that tell two runs apart."""
+
+
+def alike(rows: Rows) -> Rows:
+    """Return one row per run and target, with the same kind of test sets if possible.
+
+    Rows by expectation are taken if every run has them, else rows of the first images
+    of each class if every run has those. Otherwise each run has what there is.
+    """
+    ways: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for row in rows:
+        ways[_run(row)].add(row["sampling"])
+    shared = set.intersection(*ways.values()) if ways else set()
+    chosen = {run: min(shared or own) for run, own in ways.items()}
+    return [row for row in rows if row["sampling"] == chosen[_run(row)]]
+
+
+def _run(row: dict[str, str]) -> tuple[str, ...]:
+    return tuple(row[column] for column in RUN)
+
+
+SAMPLING = {
+    "expected": "shifted test sets by expectation",
+    "first": "shifted test sets of the first images of each class",
+    "reweighted": "re-weighted test images",
+}
+"""How test sets were drawn, as captions say it."""
 
 
 def changes(row: dict[str, str]) -> str:
@@ -257,19 +291,26 @@ def gains_table() -> str:
     return "\n".join([*lines, "", f"Means over seeds {', '.join(sorted(seeds))}."])
 
 
+@cache
+def printed(what: str) -> list[Comparison]:
+    """Return the cells of a table of the paper, ours from the kept logits."""
+    logits = ROOT / "results" / "logits"
+    return reproduce(
+        what, runs=ROOT / "results", logits=logits, dry_run=True
+    ).comparisons()
+
+
 def printed_cells(what: str) -> dict[str, dict[str, str]]:
     """Return ours (printed) of a table of the paper, by method and column.
 
     Methods of which there is no run are left out.
     """
-    logits = ROOT / "results" / "logits"
-    plan = reproduce(what, runs=ROOT / "results", logits=logits, dry_run=True)
     cells: dict[str, dict[str, str]] = defaultdict(dict)
-    for number in plan.comparisons():
+    for number in printed(what):
         if number.num_seeds:
             ours = f"{number.ours_mean:.{number.decimals}f}"
-            printed = f"{number.paper:.{number.decimals}f}"
-            shown = ours if math.isnan(number.paper) else f"{ours} ({printed})"
+            paper = f"{number.paper:.{number.decimals}f}"
+            shown = ours if math.isnan(number.paper) else f"{ours} ({paper})"
             cells[number.row][number.column] = shown
     return cells
 
@@ -282,6 +323,24 @@ def printed_table(what: str, columns: Sequence[str] = ()) -> str:
     cells = printed_cells(what)
     found = dict.fromkeys(column for by in cells.values() for column in by)
     return _across({name.replace(":", " "): (cells, name) for name in columns or found})
+
+
+def spread_line(what: str) -> str:
+    """Return how far one test set can lie from the expectation, by column."""
+    largest: dict[str, tuple[float, float]] = {}
+    for number in printed(what):
+        if number.num_seeds:
+            sd, error = largest.get(number.column, (0.0, 0.0))
+            error = max(error, number.standard_error)
+            largest[number.column] = max(sd, number.subset_sd), error
+    parts = [
+        f"{column.replace(':', ' ')} {sd:.1f} and {error:.1f}"
+        for column, (sd, error) in largest.items()
+    ]
+    return (
+        "Standard deviation over test sets with the paper's counts and standard error "
+        f"over test images, in points: {', '.join(parts)}."
+    )
 
 
 def short_table() -> str:
@@ -593,8 +652,10 @@ def provenance(rows: Rows) -> str:
     def values(column: str) -> str:
         return ", ".join(sorted({row[column] for row in rows}))
 
+    ways = [SAMPLING[way] for way in sorted({row["sampling"] for row in rows})]
     return (
-        f"Accuracy in percent; seeds {values('seed')}; {values('epochs')} epochs; "
+        f"Accuracy in percent; {'; '.join(ways)}; "
+        f"seeds {values('seed')}; {values('epochs')} epochs; "
         f"{values('hardware')}; torch {values('torch')}; commit {values('commit')}."
     )
 
@@ -610,16 +671,18 @@ def blocks() -> dict[str, str]:
     digits, before = read_runs("digits_lt"), read_runs("v0_1/cifar100_lt")
     cifar = read_runs("cifar100_lt")
     every = [row for row in cifar if row["recipe"].endswith("_quick")]
-    quick = [row for row in every if not changes(row)]
-    main = [row for row in quick if row["method"] in MAIN]
-    tried = [
-        row
-        for row in every
-        if row["method"] == "balanced_softmax" or row["mode"] == "official"
-    ]
-    features = [row for row in cifar if "_lite0_" in row["recipe"]]
+    quick = alike([row for row in every if not changes(row)])
+    main = alike([row for row in quick if row["method"] in MAIN])
+    tried = alike(
+        [
+            row
+            for row in every
+            if row["method"] == "balanced_softmax" or row["mode"] == "official"
+        ]
+    )
+    features = alike([row for row in cifar if "_lite0_" in row["recipe"]])
     longest = [row for row in features if row["imbalance_ratio"] == "100"]
-    paper = [row for row in cifar if row["epochs"] == "200"]
+    paper = alike([row for row in cifar if row["epochs"] == "200"])
     ratios = printed_table("table2", ("100", "50"))
     shifts = [
         row
@@ -630,7 +693,9 @@ def blocks() -> dict[str, str]:
         "paper in short": short_table(),
         "paper ratios": f"{ratios}\n\n{provenance(paper)}",
         "paper regularisation": printed_table("table8"),
-        "paper shifts": f"{printed_table('table9')}\n\n{provenance(shifts)}",
+        "paper shifts": (
+            f"{printed_table('table9')}\n\n{spread_line('table9')} {provenance(shifts)}"
+        ),
         "paper calibration": printed_table("table10"),
         "paper commands": commands(paper),
         "digits": f"{shift_table(digits)}\n\n{provenance(digits)}",

@@ -141,9 +141,13 @@ def test_train__evaluate__report(tailshift: Command, tmp_path: Path) -> None:
         "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd,raw_ece_mean,"
     )
     assert header.endswith(
-        ",compensated_nll_mean,compensated_nll_sd,num_samples,num_effective,sampling"
+        ",compensated_nll_mean,compensated_nll_sd,raw_error,compensated_error,"
+        "raw_subset_sd,compensated_subset_sd,num_samples,num_effective,sampling"
     )
-    assert {tuple(row.split(",")[-3:]) for row in rows} == {("199", "199", "first")}
+    endings = {tuple(row.split(",")[-3:]) for row in rows}
+    assert endings == {("500", "330.2", "expected")}
+    spreads = [float(value) for row in rows for value in row.split(",")[-7:-3]]
+    assert all(0 <= value < 5 for value in spreads)
     assert [row.split(",")[:2] for row in rows] == [
         ["LADE", "backward:10"],
         ["Softmax", "backward:10"],

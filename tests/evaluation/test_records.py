@@ -81,7 +81,7 @@ def test_evaluate__worked_example():
         source_counts=torch.tensor([300, 10]),
         trained_prior=torch.tensor([0.75, 0.25]),
     )
-    raw, compensated = evaluate(predictions, ["uniform"])
+    raw, compensated = evaluate(predictions, ["uniform"], sampling="first")
     p, q = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-0.5))  # of class 0
     expected = Record("uniform", False, 2, 0.5, 1, math.nan, 0, 1, 1 / 3)
     expected = replace(
@@ -115,7 +115,7 @@ def test_evaluate__as_a_loop(dtype, chunk, monkeypatch):
     for target in PAPER_TARGETS:
         counts = target_counts(target, predictions.source_counts, PER_CLASS)
         expected += _reference_records(predictions, target, counts)
-    found = evaluate(predictions)
+    found = evaluate(predictions, sampling="first")
     assert len(found) == 22
     for record, reference in zip(found, expected, strict=True):
         _assert_same(record, reference)
@@ -209,7 +209,7 @@ def test_evaluate__classes_of_unequal_size():
 
 def test_evaluate__records_become_a_data_frame():
     pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame(evaluate(_predictions()))
+    frame = pandas.DataFrame(evaluate(_predictions(), sampling="first"))
     assert frame.shape == (22, len(vars(Record("", False, *[0] * 7))))
     assert list(frame["target"].unique()) == list(PAPER_TARGETS)
     assert (frame["num_samples"] == frame["num_effective"]).all()
@@ -276,7 +276,7 @@ def test_evaluate__leaves_out_a_class_that_the_test_set_lacks():
     )
     raw, compensated = evaluate(predictions, ["uniform"])
     assert (raw.num_samples, compensated.num_samples) == (2, 2)
-    assert raw.sampling == "first"  # balanced, as far as it has classes
+    assert raw.sampling == "expected"  # balanced, as far as it has classes
     assert (raw.accuracy, compensated.accuracy) == (1, 1)
 
 
@@ -303,7 +303,7 @@ def test_evaluate__refuses_a_misspelt_target(target, message, changes):
     assert str(error.value) == message
 
 
-# The three ways
+# The four ways
 
 
 def test_evaluate__reweighted_as_a_loop():
@@ -331,11 +331,68 @@ def test_evaluate__reweighted_as_a_loop():
 
 def test_evaluate__reweighted_to_the_test_sets_own_prior_is_plain():
     predictions = _predictions()
-    plain = evaluate(predictions, ["uniform"])
+    plain = evaluate(predictions, ["uniform"], sampling="first")
     for left, right in zip(
         evaluate(predictions, ["uniform"], sampling="reweighted"), plain, strict=True
     ):
-        _assert_same(replace(left, sampling="first"), right)
+        same = {"sampling": "first", "standard_error": math.nan}
+        _assert_same(replace(left, **same), right)
+
+
+def test_evaluate__expected_as_a_loop():
+    """Accuracy, Brier score and NLL of each class, averaged by the paper's counts."""
+    predictions = _predictions()
+    raw, compensated = evaluate(predictions, ["backward:10"])
+    counts = target_counts("backward:10", predictions.source_counts, PER_CLASS)
+    p_t = from_counts(counts)
+    y = predictions.labels
+    f = predictions.logits.double()
+    for record, logits in (
+        (raw, f),
+        (compensated, f - predictions.trained_prior.log() + p_t.log()),
+    ):
+        p = logits.softmax(dim=1)
+        one_hot = torch.nn.functional.one_hot(y, NUM_CLASSES)
+        values = {
+            "accuracy": (logits.argmax(dim=1) == y).double(),
+            "nll": -p.log()[torch.arange(len(y)), y],
+            "brier": (p - one_hot).square().sum(dim=1),
+        }
+        of_class = [y == c for c in range(NUM_CLASSES)]
+        for name, value in values.items():
+            means = torch.stack([value[rows].mean() for rows in of_class])
+            expected = (p_t * means).sum().item()
+            assert getattr(record, name) == pytest.approx(expected, abs=1e-6)
+        errors = [values["accuracy"][rows].var() / PER_CLASS for rows in of_class]
+        error = (p_t.square() * torch.stack(errors)).sum().sqrt().item()
+        assert record.standard_error == pytest.approx(error, rel=1e-6)
+        assert record.num_samples == NUM_CLASSES * PER_CLASS
+        assert (record.sampling, record.deviation) == ("expected", None)
+
+
+def test_evaluate__expected_is_the_mean_over_random_subsets():
+    predictions = _predictions()
+    targets = ["forward:10", "uniform"]
+    options = {"sampling": "random", "repeats": 1000}
+    pairs = zip(
+        evaluate(predictions, targets, **options),
+        evaluate(predictions, targets),
+        strict=True,
+    )
+    for random, exact in pairs:
+        sd = exact.subset_deviation
+        assert random.accuracy == pytest.approx(exact.accuracy, abs=sd / 7 + 1e-9)
+        assert random.deviation.accuracy == pytest.approx(sd, rel=0.1, abs=1e-9)
+        assert (sd == 0) == (exact.target == "uniform")
+
+
+def test_evaluate__expected_on_the_balanced_target_is_plain():
+    predictions = _predictions()
+    plain = evaluate(predictions, ["uniform"], sampling="first")
+    for exact, right in zip(evaluate(predictions, ["uniform"]), plain, strict=True):
+        same = {"sampling": "first", "standard_error": math.nan}
+        _assert_same(replace(exact, **same, subset_deviation=math.nan), right)
+        assert exact.subset_deviation == 0
 
 
 def test_evaluate__random_subsets_scatter_about_the_reweighted_value():
@@ -425,7 +482,8 @@ def test_evaluate__a_new_shift_by_name():
     [
         (
             {"sampling": "last"},
-            "`sampling` must be one of first, random, reweighted, but is 'last'.",
+            "`sampling` must be one of expected, first, random, reweighted, but is "
+            "'last'.",
         ),
         (
             {"sampling": "random", "repeats": 0},

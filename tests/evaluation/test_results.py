@@ -207,7 +207,10 @@ HEADING = ",".join(COLUMNS) + "\n"
             HEADING + "x" * 200_000,
             "PATH is not a CSV file (field larger than field limit (131072)).",
         ),
-        (HEADING + "a,b\n", "PATH must have 20 values a row, but row 1 has 2."),
+        (
+            HEADING + "a,b\n",
+            f"PATH must have {len(COLUMNS)} values a row, but row 1 has 2.",
+        ),
         (
             "\udcff",
             "`PATH` must be text in UTF-8, but byte 0 is not. Save it as UTF-8.",

@@ -1,11 +1,15 @@
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 import torch
 
 from tailshift.evaluation.sampling import (
+    class_weighted_error,
     draw_test_set,
     random_subset,
     shifted_subset,
+    subset_deviation,
 )
 from tailshift.priors import long_tailed_counts
 from tailshift.targets import exact_prior, target_counts
@@ -14,8 +18,86 @@ LABELS = torch.arange(5).repeat(8)
 COUNTS = torch.tensor([50, 40, 30, 20, 10])
 
 
-def test_draw_test_set__first_is_the_papers_subset():
+def _subsets(labels, counts):
+    """Yield the samples of every subset with these counts."""
+    members = [(labels == c).nonzero()[:, 0].tolist() for c in range(len(counts))]
+    choices = [combinations(own, n) for own, n in zip(members, counts, strict=True)]
+    for chosen in product(*choices):
+        yield [row for rows in chosen for row in rows]
+
+
+@pytest.mark.parametrize("counts", [[3, 2, 1], [5, 1, 4], [0, 2, 3], [5, 3, 4]])
+def test_expected__is_the_mean_and_deviation_over_all_subsets(counts):
+    """Up to 60 subsets, enumerated; the last counts leave one: all samples."""
+    labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 0, 2])
+    correct = torch.tensor([1, 0, 1, 1, 1, 0, 0, 0, 0, 1, 0, 1]).bool()
+    subsets = list(_subsets(labels, counts))
+    accuracies = torch.stack([correct[rows].double().mean() for rows in subsets])
+    counts = torch.tensor(counts)
+    available = torch.bincount(labels)
+    weights = (counts / available)[labels].double()
+    mean = (weights * correct).sum() / weights.sum()
+    assert mean.item() == pytest.approx(accuracies.mean().item(), abs=1e-6)
+    deviation = subset_deviation(correct, labels, counts)
+    assert deviation == pytest.approx(accuracies.std(correction=0).item(), abs=1e-12)
+
+
+def test_draw_test_set__expected_weighs_by_the_share_of_the_subsets():
     test_set = draw_test_set("forward:4", LABELS, COUNTS)
+    counts = target_counts("forward:4", COUNTS, 8)
+    torch.testing.assert_close(test_set.weights[0], (counts / 8)[LABELS])
+    assert test_set.weights.shape == (1, 40)
+    assert torch.equal(test_set.counts, counts)
+    torch.testing.assert_close(test_set.target_prior, counts / counts.sum().double())
+
+
+def test_draw_test_set__expected_is_the_mean_of_random_subsets():
+    random = draw_test_set(
+        "backward:4", LABELS, COUNTS, sampling="random", repeats=4000
+    ).weights
+    expected = draw_test_set("backward:4", LABELS, COUNTS, sampling="expected")
+    torch.testing.assert_close(random.mean(0), expected.weights[0], atol=0.04, rtol=0)
+
+
+def test_draw_test_set__expected_on_the_balanced_target_is_plain():
+    test_set = draw_test_set("uniform", LABELS, COUNTS, sampling="expected")
+    assert torch.equal(test_set.weights, torch.ones(1, 40))
+    correct = torch.arange(40) % 3 == 0
+    assert subset_deviation(correct, LABELS, test_set.counts) == 0
+
+
+def test_class_weighted_error__is_unbiased():
+    """Its square, over all samples of two classes with known chances, by enumeration.
+
+    Class 0 has three samples that are correct with chance 0.3, class 1 two with 0.8.
+    """
+    labels, prior = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0.7, 0.3])
+    chances = torch.tensor([0.3, 0.3, 0.3, 0.8, 0.8], dtype=torch.float64)
+    outcomes = torch.cartesian_prod(*[torch.tensor([False, True])] * 5)  # (32, 5)
+    probability = torch.where(outcomes, chances, 1 - chances).prod(1)
+    squares = torch.tensor(
+        [class_weighted_error(row, labels, prior) ** 2 for row in outcomes]
+    )
+    expected = 0.7**2 * 0.3 * 0.7 / 3 + 0.3**2 * 0.8 * 0.2 / 2
+    assert (probability * squares).sum().item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_class_weighted_error__a_class_with_one_sample_adds_nothing():
+    correct, labels = torch.tensor([True, False, True]), torch.tensor([0, 0, 1])
+    alone = class_weighted_error(correct, labels, [0.5, 0.5])
+    assert alone == pytest.approx(0.5 * 0.5)
+
+
+def test_subset_deviation__more_samples_than_there_are():
+    with pytest.raises(ValueError, match="`counts`") as error:
+        subset_deviation(torch.tensor([True]), torch.tensor([1]), [0, 2])
+    assert str(error.value) == (
+        "`counts` asks for 2 samples of class 1, but `labels` has 1."
+    )
+
+
+def test_draw_test_set__first_is_the_first_subset():
+    test_set = draw_test_set("forward:4", LABELS, COUNTS, sampling="first")
     counts = target_counts("forward:4", COUNTS, 8)
     rows = test_set.weights[0].nonzero()[:, 0]
     assert torch.equal(rows, shifted_subset(LABELS, counts))

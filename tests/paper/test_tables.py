@@ -99,11 +99,12 @@ def test_write_comparison_csv__has_a_line_a_cell(
     counted = Comparison(1, "Places-LT", "Samples", 62_500, NAN, 0, 60_000, "count")
     write_comparison_csv(tmp_path / "table.csv", [cells[0], cells[2], counted])
     assert (tmp_path / "table.csv").read_text(encoding="utf-8") == (
-        "table,row,column,ours_mean,ours_sd,num_seeds,paper,difference,note\n"
-        "2,BBN,100,,,0,42.6,,borrowed from Tang et al. (2020)\n"
-        "2,PC Softmax,100,44.50,0.71,2,45.3,-0.80,authors' own run; users of the "
+        "table,row,column,ours_mean,ours_sd,num_seeds,paper,difference,"
+        "subset_sd,standard_error,note\n"
+        "2,BBN,100,,,0,42.6,,,,borrowed from Tang et al. (2020)\n"
+        "2,PC Softmax,100,44.50,0.71,2,45.3,-0.80,,,authors' own run; users of the "
         "authors' code report 42.3 with the settings that came with it\n"
-        "1,Places-LT,Samples,62500,,0,60000,2500,\n"
+        "1,Places-LT,Samples,62500,,0,60000,2500,,,\n"
     )
 
 
@@ -144,7 +145,7 @@ def test_comparison_table__eleven_targets_fit_a_terminal() -> None:
     ]
     assert " ".join(lines[2].split()) == "Method 50 25 10 5 2 unif 2 5 10 25 50"
     assert (
-        "ours (n): mean ± sd of n seeds, last epoch, the first samples of each class"
+        "ours (n): mean ± sd of n seeds, last epoch, expected over all test sets"
     ) in lines
 
 
@@ -186,5 +187,5 @@ def test_write_comparison_csv__errors_have_a_digit_more_than_printed(
     cell = compare(paper_table(10).at("LADE", "Classwise ECE"), [0.00412345], "ece")
     write_comparison_csv(tmp_path / "table.csv", [cell])
     assert (tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()[1] == (
-        "10,LADE,Classwise ECE,0.004123,0.000000,1,0.00434,-0.000217,authors' own run"
+        "10,LADE,Classwise ECE,0.004123,0.000000,1,0.00434,-0.000217,,,authors' own run"
     )

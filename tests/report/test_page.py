@@ -87,7 +87,7 @@ def test_write_report__tables_figures_and_provenance(make_runs, tmp_path: Path) 
     both = f"{number} as trained and {number} compensated on"
     assert re.search(
         rf"Softmax, trained once, reaches {both} <em>uniform</em> \(500 images\), "
-        rf"and {both} <em>backward 50</em> \(135 images\)\.",
+        rf"and {both} <em>backward 50</em> \(500 weighted images, effectively \d+\)\.",
         page,
     )
 

@@ -125,16 +125,22 @@ def test_to_markdown__names_cannot_break_the_table() -> None:
 
 def test_write_csv__percent_with_two_decimals(tmp_path: Path) -> None:
     summaries = [
-        Summary("Softmax", "forward:50", 0.71234, 0.00456, 0.8, 0.0, 3, **WEIGHTED),
+        Summary(
+            *("Softmax", "forward:50", 0.71234, 0.00456, 0.8, 0.0, 3),
+            **WEIGHTED,
+            raw_error=0.0091,
+            compensated_error=0.008,
+        ),
         Summary('a,"b"', "uniform", 0.5, 0.0, NAN, NAN, 1),
     ]
     path = tmp_path / "table.csv"
     write_csv(path, summaries)
     assert path.read_text(encoding="utf-8") == (
         "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd,"
+        "raw_error,compensated_error,raw_subset_sd,compensated_subset_sd,"
         "num_samples,num_effective,sampling\n"
-        "Softmax,forward:50,71.23,0.46,80.00,0.00,90,41.6,reweighted\n"
-        '"a,""b""",uniform,50.00,0.00,,,,,\n'
+        "Softmax,forward:50,71.23,0.46,80.00,0.00,0.91,0.80,,,90,41.6,reweighted\n"
+        '"a,""b""",uniform,50.00,0.00,,,,,,,,,\n'
     )
     with path.open(encoding="utf-8", newline="") as file:
         assert [row["method"] for row in csv.DictReader(file)] == ["Softmax", 'a,"b"']
@@ -143,7 +149,7 @@ def test_write_csv__percent_with_two_decimals(tmp_path: Path) -> None:
 def test_write_csv__no_formula_reaches_a_spreadsheet(tmp_path: Path) -> None:
     write_csv(tmp_path / "t.csv", [Summary("=1+1", "@mix.txt", 0.5, 0, NAN, NAN, 1)])
     _, row = (tmp_path / "t.csv").read_text(encoding="utf-8").splitlines()
-    assert row == "'=1+1,'@mix.txt,50.00,0.00,,,,,"
+    assert row == "'=1+1,'@mix.txt,50.00,0.00,,,,,,,,,"
 
 
 def test_write_csv__other_scores_have_columns_of_their_own(tmp_path: Path) -> None:
@@ -155,8 +161,9 @@ def test_write_csv__other_scores_have_columns_of_their_own(tmp_path: Path) -> No
     assert (tmp_path / "table.csv").read_text(encoding="utf-8") == (
         "method,target,raw_mean,raw_sd,compensated_mean,compensated_sd,"
         "raw_ece_mean,raw_ece_sd,compensated_ece_mean,compensated_ece_sd,"
+        "raw_error,compensated_error,raw_subset_sd,compensated_subset_sd,"
         "num_samples,num_effective,sampling\n"
-        "Softmax,uniform,50.00,1.00,60.00,2.00,0.250000,0.030000,,,,,\n"
+        "Softmax,uniform,50.00,1.00,60.00,2.00,0.250000,0.030000,,,,,,,,,\n"
     )
 
 

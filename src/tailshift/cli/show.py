@@ -51,11 +51,12 @@ def evaluate_command(
         ),
     ] = None,
     sampling: Annotated[
-        Literal["first", "random", "reweighted"] | None,
+        Literal["expected", "first", "random", "reweighted"] | None,
         typer.Option(
-            help="The test set of a target: the first samples of each class (as in the "
-            "paper), random ones (mean ± sd), or all of them, re-weighted. By default "
-            "the first if the test set is balanced, else re-weighted."
+            help="Score a target's test set: the expectation over all test sets with "
+            "the paper's counts, the first samples of each class, random test sets "
+            "(mean ± sd), or all samples, re-weighted. Default: expected if the "
+            "classes are balanced, else reweighted."
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(help="Number of random test sets.")] = 10,

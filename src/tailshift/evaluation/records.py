@@ -12,11 +12,14 @@ from torch import Tensor
 
 from tailshift.compensation import log_prior_ratio
 from tailshift.evaluation.sampling import (
+    USES_ALL_SAMPLES,
     Sampling,
     TestSet,
     check_sampling,
+    class_weighted_error,
     default_sampling,
     draw_test_set,
+    subset_deviation,
 )
 from tailshift.metrics.accuracy import label_ranks
 from tailshift.metrics.calibration_error import NUM_BINS
@@ -102,7 +105,7 @@ class Record:
     compensated: bool
     """Whether the logits were compensated to the target prior."""
     num_samples: int
-    """Size of the test set drawn to the target, or of the whole if re-weighted."""
+    """Size of the test set drawn to the target, or of the whole if none is drawn."""
     accuracy: float
     """Top-1 accuracy over all samples."""
     many: float
@@ -124,7 +127,7 @@ class Record:
     nll: float = math.nan
     """Negative log-likelihood; infinite if a label had probability 0."""
     sampling: Sampling = "first"
-    """How the test set was drawn."""
+    """How the test set was drawn, if one was."""
     num_subsets: int = 1
     """How many times; the scores are means over these."""
     deviation: "Record | None" = None
@@ -134,6 +137,12 @@ class Record:
     num_effective: float = math.nan
     r"""Number of equally weighted samples that are as precise, by Kish:
     :math:`(\sum w)^2 / \sum w^2`; by default ``num_samples``, as if all weigh alike."""
+    subset_deviation: float = math.nan
+    """Standard deviation of the accuracy over all test sets with the target's counts,
+    for ``"expected"``; otherwise NaN."""
+    standard_error: float = math.nan
+    """Standard error of the accuracy over test samples, for ``"expected"`` and
+    ``"reweighted"``; otherwise NaN."""
 
     def __post_init__(self) -> None:
         if math.isnan(self.num_effective):
@@ -157,10 +166,10 @@ def evaluate(
 ) -> list[Record]:
     r"""Return a raw record for each target and, if possible, a compensated one.
 
-    If the classes of the test set are equal in size, the first :math:`n_c` samples of
-    each are taken for a target, as in the paper, and
-    :math:`p_t(c) = n_c / \sum_j n_j`; otherwise all samples are re-weighted to it. The
-    compensated record is that of
+    If the classes of the test set are equal in size, accuracy is the expectation over
+    all test sets with the paper's counts :math:`n_c`, and
+    :math:`p_t(c) = n_c / \sum_j n_j`; otherwise samples are re-weighted to
+    :math:`p_t`. The compensated record is that of
     :func:`~tailshift.compensation.post_compensate` with this prior; it is there if
     ``predictions.trained_prior`` is. Group accuracies and the order of ``forward`` and
     ``backward`` need ``predictions.source_counts``. With neither, the one record
@@ -174,11 +183,11 @@ def evaluate(
         targets: Names of :class:`~tailshift.targets.Shift`, files of
             counts, or ``"as_is"``: the whole test set, raw, as its prior is not known
             but read from the labels.
-        sampling: ``"first"`` samples of each class; ``"random"`` ones instead, the
-            mean over several subsets, with their standard deviations; or
-            ``"reweighted"``, the expectation under the target from all samples. By
-            default the first if the test set is balanced, else re-weighted. Thinned
-            sets start from the smallest class. See
+        sampling: ``"expected"``, the expectation over all test sets with the target's
+            counts; ``"first"``, the first samples of each class; ``"random"``, the mean
+            over several random test sets, with their standard deviations; or
+            ``"reweighted"``, all samples weighted to the target. By default
+            ``"expected"`` if the test set is balanced, else ``"reweighted"``. See
             :func:`~tailshift.evaluation.sampling.draw_test_set`.
         repeats: How many random subsets.
         seed: Seed for the random subsets.
@@ -283,10 +292,26 @@ def _record(
         for name, metric in METRICS.items()
     }
     means = _fields({name: fmean(values) for name, values in columns.items()})
+    about |= _spreads(test_set, drawings[0], sampling)
     if len(drawings) == 1:
         return Record(**about | means)
     spread = _fields({name: deviation(values) for name, values in columns.items()})
     return Record(**about | means, deviation=Record(**about | spread))
+
+
+def _spreads(
+    test_set: TestSet, outcomes: Outcomes, sampling: Sampling
+) -> dict[str, float]:
+    """Return the spreads of an accuracy that all samples of each class make up."""
+    if sampling not in USES_ALL_SAMPLES or test_set.target == AS_IS:
+        return {}
+    correct, y = outcomes.correct, outcomes.labels
+    spreads = {
+        "standard_error": class_weighted_error(correct, y, test_set.target_prior)
+    }
+    if test_set.counts is not None:
+        spreads["subset_deviation"] = subset_deviation(correct, y, test_set.counts)
+    return spreads
 
 
 def effective_text(num_effective: float) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tailshift.config import RunConfig
 from tailshift.evaluation.records import Record, effective_text, evaluate
+from tailshift.evaluation.sampling import Sampling
 from tailshift.recipes import parse_override, recipe_names
 from tailshift.runs.index import changed_settings, changes_beside_method, kept_name
 from tailshift.runs.run import Run, used_plugins
@@ -26,6 +27,7 @@ COLUMNS = (
     "subset_seed",
     "epochs",
     "target",
+    "sampling",
     "num_samples",
     "num_effective",
     "raw",
@@ -39,9 +41,9 @@ COLUMNS = (
     "processor_minutes",
     "command",
 )
-NEWER_COLUMNS = {"num_effective", "processor_minutes", "subset_seed"}
+NEWER_COLUMNS = {"num_effective", "processor_minutes", "sampling", "subset_seed"}
 """Columns that files of an earlier version may lack."""
-KEY = ("recipe", "method", "mode", "settings", "seed", "target")
+KEY = ("recipe", "method", "mode", "settings", "seed", "target", "sampling")
 """What tells two rows apart; a new row replaces the one with the same key. Settings are
 all of the method's, and the others that were changed."""
 
@@ -72,6 +74,7 @@ def result_rows(
         about
         | {
             "target": record.target,
+            "sampling": record.sampling,
             "num_samples": str(record.num_samples),
             "num_effective": effective_text(record.num_effective),
             "raw": accuracy[record.target, False],
@@ -168,7 +171,8 @@ def _setting(key: str, value: Any) -> str:
 def read_results(path: Path) -> list[dict[str, str]]:
     """Return the rows of a results file; none if there is no file.
 
-    What a file of an earlier version does not say is empty.
+    What a file of an earlier version does not say is empty, except for `sampling`:
+    such versions took the first samples of each class, or re-weighted all of them.
     """
     if not path.exists():
         return []
@@ -190,7 +194,14 @@ def read_results(path: Path) -> list[dict[str, str]]:
                 f"{len(row)}."
             )
     empty = dict.fromkeys(COLUMNS, "")
-    return [empty | dict(zip(columns, row, strict=True)) for row in rows if row]
+    table = [empty | dict(zip(columns, row, strict=True)) for row in rows if row]
+    return [row | {"sampling": row["sampling"] or _earlier(row)} for row in table]
+
+
+def _earlier(row: dict[str, str]) -> Sampling:
+    """Return how the test set of a row without `sampling` was drawn."""
+    is_plain = row["num_effective"] in ("", row["num_samples"])
+    return "first" if is_plain else "reweighted"
 
 
 def add_results(path: Path, rows: Iterable[dict[str, str]]) -> None:

@@ -42,6 +42,16 @@ class Summary:
     """Effective number of these, as in the records; 0 if not known."""
     sampling: str = ""
     """How the test set was drawn; empty if not known."""
+    raw_error: float = math.nan
+    """Standard error of the raw accuracy over test samples, the mean over runs; NaN for
+    other scores, and if it is not known."""
+    compensated_error: float = math.nan
+    """Standard error of the compensated accuracy, as above."""
+    raw_subset_sd: float = math.nan
+    """Standard deviation of the raw accuracy over test sets with the target's counts,
+    the mean over runs; NaN if it is not known."""
+    compensated_subset_sd: float = math.nan
+    """Standard deviation of the compensated accuracy, as above."""
 
     @property
     def num_values(self) -> int:
@@ -118,7 +128,19 @@ def _summary(method: str, target: str, tables: list[_Table], metric: str) -> Sum
         num_samples=min(record.num_samples for record in raw),
         num_effective=min(record.num_effective for record in raw),
         sampling=raw[0].sampling,
+        raw_error=_mean_spread(raw, metric, "standard_error"),
+        compensated_error=_mean_spread(compensated, metric, "standard_error"),
+        raw_subset_sd=_mean_spread(raw, metric, "subset_deviation"),
+        compensated_subset_sd=_mean_spread(compensated, metric, "subset_deviation"),
     )
+
+
+def _mean_spread(records: Sequence[Record], metric: str, spread: str) -> float:
+    """Return the mean over runs of a spread, which only accuracy has."""
+    values = [getattr(record, spread) for record in records]
+    if metric != "accuracy" or not values or any(map(math.isnan, values)):
+        return math.nan
+    return fmean(values)
 
 
 def _mean_and_sd(records: Sequence[Record], metric: str) -> tuple[float, float]:

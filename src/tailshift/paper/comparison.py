@@ -39,6 +39,11 @@ class Comparison:
     """Whether the highest number of a column is the best."""
     note: str = ""
     """What is known about the printed number; parts are separated by ``"; "``."""
+    subset_sd: float = math.nan
+    """Standard deviation of our accuracy over test sets with the same counts, in
+    points, the mean over seeds; NaN if it is not known."""
+    standard_error: float = math.nan
+    """Standard error of our accuracy over test images, likewise."""
 
     @property
     def difference(self) -> float:
@@ -47,7 +52,12 @@ class Comparison:
 
 
 def compare(
-    number: PaperNumber, values: Sequence[float], metric: str = "accuracy"
+    number: PaperNumber,
+    values: Sequence[float],
+    metric: str = "accuracy",
+    *,
+    subset_sd: float = math.nan,
+    standard_error: float = math.nan,
 ) -> Comparison:
     """Return a printed score beside ours, one value for each seed.
 
@@ -55,6 +65,8 @@ def compare(
         number: A cell of a table of the paper.
         values: Ours, in the paper's unit.
         metric: The score: a name of :data:`~tailshift.metrics.METRICS`.
+        subset_sd: Standard deviation of ours over test sets with the same counts.
+        standard_error: Standard error of ours over test images.
 
     Example:
         >>> from tailshift.paper.numbers import paper_table
@@ -76,6 +88,8 @@ def compare(
         decimals=_printed_decimals(number),
         is_high_better=shown.is_high_better,
         note=number.note,
+        subset_sd=subset_sd,
+        standard_error=standard_error,
     )
 
 

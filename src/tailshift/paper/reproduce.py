@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from tailshift.config import RunConfig
@@ -181,12 +182,16 @@ class Plan:
             recipe: [evaluate(_predictions(run), targets) for run in runs.values()]
             for recipe, runs in self.found.items()
         }
-        return [
-            comparison.compare(
-                number, _values(source, records.get(source.recipe, [])), source.metric
+        cells = []
+        for number, source in zip(asked, sources, strict=True):
+            own = _records_of(source, records.get(source.recipe, []))
+            values = _values(source.metric, own)
+            cells.append(
+                comparison.compare(number, values, source.metric, **_spreads(own))
+                if source.metric == "accuracy"
+                else comparison.compare(number, values, source.metric)
             )
-            for number, source in zip(asked, sources, strict=True)
-        ]
+        return cells
 
     def runs(self) -> list[ReportRun]:
         """Return what a figure is drawn from, panel by panel."""
@@ -412,13 +417,28 @@ def make_job(recipe: RunConfig, seed: int, runs: Path, variant: str = "") -> Job
     return Job(begun, directory)
 
 
-def _values(source: Source, runs: Sequence[Sequence[Record]]) -> list[float]:
-    """Return our scores of a cell as the paper prints them, one for each seed."""
-    values = [
-        record.score(source.metric)
+def _records_of(source: Source, runs: Sequence[Sequence[Record]]) -> list[Record]:
+    """Return the records of a cell, one for each seed."""
+    return [
+        record
         for records in runs
         for record in records
         if (record.compensated, record.target) == (source.is_compensated, source.target)
     ]
-    metric = METRICS.get(source.metric)
-    return [metric.scaled(value) for value in values if not math.isnan(value)]
+
+
+def _values(metric: str, records: Sequence[Record]) -> list[float]:
+    """Return our scores of a cell as the paper prints them, one for each seed."""
+    values = [record.score(metric) for record in records]
+    shown = METRICS.get(metric)
+    return [shown.scaled(value) for value in values if not math.isnan(value)]
+
+
+def _spreads(records: Sequence[Record]) -> dict[str, float]:
+    """Return the spreads of an accuracy in points, means over seeds."""
+    if not records:
+        return {}
+    return {
+        "subset_sd": 100 * fmean(r.subset_deviation for r in records),
+        "standard_error": 100 * fmean(r.standard_error for r in records),
+    }

@@ -24,9 +24,7 @@ from tailshift.storage import atomic_write, printable
 from tailshift.targets import is_shift
 
 OURS = "ours (n): mean ± sd of n seeds, last epoch, uniform test set"
-OURS_SHIFTED = (
-    "ours (n): mean ± sd of n seeds, last epoch, the first samples of each class"
-)
+OURS_SHIFTED = "ours (n): mean ± sd of n seeds, last epoch, expected over all test sets"
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -103,7 +101,21 @@ def footnotes(comparisons: Sequence[Comparison], notes: dict[str, int]) -> list[
     is_shifted = any(
         ":" in column and is_shift(column) for column in comparison_columns(comparisons)
     )
-    return [OURS_SHIFTED if is_shifted else OURS, *numbered]
+    if not is_shifted:
+        return [OURS, *numbered]
+    return [OURS_SHIFTED, *_spread_notes(comparisons), *numbered]
+
+
+def _spread_notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """Return how far one test set can lie from ours, the largest of each column."""
+    largest: dict[str, float] = {}
+    for cell in comparisons:
+        if not math.isnan(cell.subset_sd):
+            largest[cell.column] = max(largest.get(cell.column, 0), cell.subset_sd)
+    if not largest:
+        return []
+    sds = ", ".join(f"{value:.1f}" for value in largest.values())
+    return [f"sd of ours over test sets with the paper's counts, by column: {sds}"]
 
 
 def _rows(comparisons: Iterable[Comparison]) -> dict[str, list[Comparison]]:
@@ -184,6 +196,8 @@ _CSV_COLUMNS = (
     "num_seeds",
     "paper",
     "difference",
+    "subset_sd",
+    "standard_error",
     "note",
 )
 WIDTH = 80  # of a terminal

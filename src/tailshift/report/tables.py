@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tailshift.evaluation.records import AS_IS, effective_text
+from tailshift.evaluation.sampling import USES_ALL_SAMPLES
 from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.report.runs import row_names
@@ -167,10 +168,39 @@ def size_note(summaries: Sequence[Summary], unit: str = "samples") -> str:
         >>> size_note([replace(drawn, sampling="reweighted")], unit="images")
         'n: effective test images, of 9 weighted to the target'
     """
-    weighted = [s.num_samples for s in summaries if s.sampling == "reweighted"]
+    weighted = [s.num_samples for s in summaries if s.sampling in USES_ALL_SAMPLES]
     if not weighted:
         return f"n: test {unit}"
     return f"n: effective test {unit}, of {max(weighted):,} weighted to the target"
+
+
+def spread_note(summaries: Sequence[Summary]) -> str:
+    """Return how far accuracies can be off, in points; empty if that is not known.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> summary = Summary("A", "forward:50", 0.5, 0, 0.6, 0, 1)
+        >>> spread_note([replace(summary, raw_error=0.009, compensated_error=0.007)])
+        'standard error over test samples: 0.7 to 0.9'
+    """
+    parts = []
+    for name, kind in (
+        ("standard error over test samples", "error"),
+        ("sd over test sets with these counts", "subset_sd"),
+    ):
+        values = [
+            value
+            for summary in summaries
+            for value in (
+                getattr(summary, f"raw_{kind}"),
+                getattr(summary, f"compensated_{kind}"),
+            )
+            if not math.isnan(value)
+        ]
+        if values:
+            low, high = (f"{100 * end:.1f}" for end in (min(values), max(values)))
+            parts.append(f"{name}: {low if low == high else f'{low} to {high}'}")
+    return "; ".join(parts)
 
 
 def size_text(summary: Summary, unit: str = "samples") -> str:
@@ -186,7 +216,8 @@ def size_text(summary: Summary, unit: str = "samples") -> str:
     """
     if not summary.num_samples:
         return ""
-    if summary.sampling != "reweighted":
+    is_plain = round(summary.num_effective) == summary.num_samples
+    if summary.sampling not in USES_ALL_SAMPLES or is_plain:
         return f"{summary.num_samples:,} {unit}"
     return (
         f"{summary.num_samples:,} weighted {unit}, "
@@ -229,7 +260,8 @@ def summary_table(summaries: Iterable[Summary]) -> Table:
     title = f"{_heading(summaries)} by target distribution"
     down = len(rows) <= MAX_TERMINAL_COLUMNS
     table = _targets_down(rows, title) if down else _targets_across(rows, title)
-    table.caption = size_note(summaries) if sizes_of(rows) else None
+    notes = [size_note(summaries) if sizes_of(rows) else "", spread_note(summaries)]
+    table.caption = "\n".join(filter(None, notes)) or None
     return table
 
 
@@ -348,6 +380,12 @@ def to_latex(summaries: Iterable[Summary], *, caption: str = "") -> str:
 
 _CSV_STATISTICS = ("raw_mean", "raw_sd", "compensated_mean", "compensated_sd")
 _CSV_SIZES = ("num_samples", "num_effective", "sampling")
+_CSV_SPREADS = (
+    "raw_error",
+    "compensated_error",
+    "raw_subset_sd",
+    "compensated_subset_sd",
+)
 
 
 def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
@@ -356,9 +394,10 @@ def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
     A method is called as its row X is in the other tables; the row "PC X" is the
     compensated columns of X. The first columns are accuracy, in percent with two
     decimals. Summaries of other scores add four columns each, like ``raw_ece_mean``.
-    The last columns are the number of test samples behind a line, their effective
-    number, and how they were drawn. A value that is not known (no
-    compensated result) is left empty.
+    Then come the standard errors of the accuracies over test samples, their standard
+    deviations over test sets with the target's counts, the number of test samples
+    behind a line, their effective number, and how they were drawn. A value that is not
+    known (no compensated result) is left empty.
     """
     table: dict[tuple[str, str], dict[str, Summary]] = {}
     for summary in summaries:
@@ -372,11 +411,17 @@ def write_csv(path: Path, summaries: Iterable[Summary]) -> None:
     ):
         writer = csv.writer(file, lineterminator="\n")
         names = [_csv_column(metric, name) for metric, name in columns]
-        writer.writerow(["method", "target", *names, *_CSV_SIZES])
+        writer.writerow(["method", "target", *names, *_CSV_SPREADS, *_CSV_SIZES])
         for key, row in table.items():
             values = (_csv_value(row[metric], name) for metric, name in columns)
             size = _csv_size(next(iter(row.values())))
-            writer.writerow([*map(csv_cell, key), *values, *size])
+            spreads = _csv_spreads(row.get("accuracy"))
+            writer.writerow([*map(csv_cell, key), *values, *spreads, *size])
+
+
+def _csv_spreads(summary: Summary | None) -> list[str]:
+    values = [getattr(summary, name, math.nan) for name in _CSV_SPREADS]
+    return ["" if math.isnan(value) else f"{100 * value:.2f}" for value in values]
 
 
 def _csv_size(summary: Summary) -> tuple[str, str, str]:

@@ -177,8 +177,14 @@ def provenance(
 
 
 def _way(summaries: Sequence[Summary], unit: str) -> str:
-    if all(summary.sampling != "reweighted" for summary in summaries):
-        return f"Shifted test sets take the first {unit} of each class in file order."
+    ways = {summary.sampling for summary in summaries}
+    if "reweighted" not in ways:
+        if "first" in ways and "expected" not in ways:
+            return f"Shifted test sets take the first {unit} of each class."
+        return (
+            "Accuracy on a shifted test set is the expectation over all test sets with "
+            f"the target's counts n_y. All M_y {unit} of class y count, each n_y/M_y."
+        )
     return (
         f"The test set is not balanced, so no target is drawn from it: all {unit} "
         "count, each by p_t(y)/n_y. The effective number of them is (Σw)²/Σw²."
