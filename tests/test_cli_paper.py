@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 import tailshift as ts
+from tailshift.data import DataShape
 from tailshift.paper import tune as tune_module
 from tailshift.paper.numbers import paper_table
 from tailshift.recipes import recipe_names
@@ -67,7 +68,7 @@ def half_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("half_a_second")
 def test_reproduce__dry_run_says_what_it_would_train(tailshift: Command) -> None:
-    result = tailshift("reproduce", "table2", "--quick", "--dry-run")
+    result = tailshift("reproduce", "table2", "--quick", "--dry-run", "--time")
     assert result.code == 0
     first, *timed = result.err.splitlines()
     assert first == (
@@ -85,7 +86,32 @@ def test_reproduce__dry_run_says_what_it_would_train(tailshift: Command) -> None
     assert any(line.startswith(f"{num_runs} runs ") for line in lines)
     assert "Table 2" in result.out
     assert "45.4" in result.out  # the paper's LADE at ratio 100
+    assert result.out.index("45.4") < result.out.index("42 min 30 s")
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 6, 11])
+def test_reproduce__dry_run_times_no_step_unless_asked(
+    tailshift: Command, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(config: ts.RunConfig, shape: DataShape) -> float:
+        raise AssertionError("a step is timed")
+
+    monkeypatch.setattr("tailshift.paper.duration.seconds_per_step", fail)
+    result = tailshift("reproduce", f"table{number}", "--dry-run")
+    assert result.code == 0
+    assert f"Table {number}: " in result.out
+    last = result.err.splitlines()[-1]
+    assert last.endswith(
+        " missing. `--commands` prints how to train them, `--dry-run --time` estimates "
+        "the time."
+    )
+
+
+def test_reproduce__time_without_dry_run(tailshift: Command) -> None:
+    result = tailshift("reproduce", "table2", "--time")
+    assert result.code == 2
+    assert result.err == "error: `--time` needs `--dry-run`. Add `--dry-run`.\n"
 
 
 @pytest.mark.usefixtures("half_a_second")
@@ -138,7 +164,8 @@ def test_reproduce__kept_logits_in_every_form(
 
 @pytest.mark.usefixtures("half_a_second")
 def test_reproduce__dry_run_of_all_seeds(tailshift: Command) -> None:
-    result = tailshift("reproduce", "table8", "--dry-run", "--seeds", "0,1")
+    command = ("reproduce", "table8", "--dry-run", "--time")
+    result = tailshift(*command, "--seeds", "0,1")
     assert result.code == 0
     assert "36 runs" in result.out
     for recipe in ("cifar100_lt_ir10_lade_lambda0", "inaturalist2018_balanced_softmax"):

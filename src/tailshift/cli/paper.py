@@ -65,9 +65,11 @@ def reproduce_command(
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Print what would be trained, and for how long."
-        ),
+        typer.Option("--dry-run", help="Print the table; train nothing."),
+    ] = False,
+    time: Annotated[
+        bool,
+        typer.Option("--time", help="With --dry-run, estimate the training time."),
     ] = False,
     commands: Annotated[
         bool,
@@ -96,11 +98,12 @@ def reproduce_command(
 
     A figure of the paper is drawn instead, as SVG and PNG.
     """
-    from tailshift.paper.duration import estimate_table
     from tailshift.paper.numbers import PAPER_FIGURES
     from tailshift.paper.reproduce import figure_files, reproduce
 
     is_figure = what in PAPER_FIGURES
+    if time and not dry_run:
+        raise ValueError("`--time` needs `--dry-run`. Add `--dry-run`.")
     if is_figure and (csv or markdown or latex):
         raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
     if is_figure and not (dry_run or commands):
@@ -121,10 +124,6 @@ def reproduce_command(
     if commands:
         print(*plan.commands, sep="\n", end="\n" if plan.missing else "")
         return
-    if dry_run and plan.missing:
-        for sentence in plan.missing_data:
-            print_note(sentence)
-        console.print(estimate_table(plan.estimates(announce=_say)))
     if is_figure:
         announce(plan.title)
         for title in plan.lacking:
@@ -133,10 +132,28 @@ def reproduce_command(
             print(path)
     else:
         _show_table(plan, csv, markdown, latex)
+    if dry_run and plan.missing:
+        _show_missing(plan, time=time)
     for fault in plan.faults:
         print(f"error: {printable(fault)}", file=sys.stderr)
     if plan.faults:
         raise SystemExit(2)
+
+
+def _show_missing(plan: "Plan", *, time: bool) -> None:
+    """Print how many runs are missing, and how long they would take if asked."""
+    from tailshift.paper.duration import estimate_table
+
+    for sentence in plan.missing_data:
+        print_note(sentence)
+    if time:
+        console.print(estimate_table(plan.estimates(announce=_say)))
+        return
+    number = len(plan.missing)
+    print_note(
+        f"{number} {'run is' if number == 1 else 'runs are'} missing. `--commands` "
+        "prints how to train them, `--dry-run --time` estimates the time."
+    )
 
 
 def _say(text: str) -> None:
