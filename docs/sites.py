@@ -44,8 +44,8 @@ METHODS = {
 }
 Row = dict[str, str | int | float]
 
-LEVEL = 0.9
-SETS = ("all", "all or empty", "class", "class or empty")
+COVERAGE = 0.9
+SETS = ("all", "all or empty", "class")
 NUM_SITES, PER_SITE = 200, 30
 PARENT = "permuted:50:seed1"
 STRENGTHS = (10.0, 30.0, 100.0)
@@ -95,28 +95,29 @@ def ignoring(held_out: Predictions, x: Tensor, p_s: Tensor) -> Tensor:
         g = ts.post_compensate(
             f.double(), trained_prior=held_out.trained_prior, target_prior=p_s
         )
-        return set_scores(g.softmax(dim=1))
+        return set_scores(g.softmax(dim=1), g.argmax(dim=1))
 
     y = held_out.labels
     own = scores(held_out.logits)[torch.arange(len(y)), y].sort().values
-    return scores(x) <= own[min(math.ceil(LEVEL * (len(y) + 1)), len(y)) - 1]
+    return scores(x) <= own[min(math.ceil(COVERAGE * (len(y) + 1)), len(y)) - 1]
 
 
 def measure_sets(
     data: str, name: str, p: Predictions, held_out: str, draw: int
 ) -> Iterator[Row]:
-    """Yield coverage and size of each kind of set on each target."""
+    """Yield coverage, of all samples and of rare classes, and size of sets."""
     known, target = split(p, held_out, draw)
     x, y = p.logits[target], p.labels[target]
     fitted = {
         by + (" or empty" if empty else ""): ts.ConformalSets(
-            LEVEL, by=by, allow_empty=empty
+            COVERAGE, by=by, allow_empty=empty
         ).fit(known)
         for empty in (False, True)
         for by in ("all", "class")
     }
     plain = ignoring(known, x, priors.from_counts(p.source_counts))
     per_class = torch.bincount(y)
+    rare = p.source_counts.argsort()[: p.num_classes // 3]
     for goal in PAPER_TARGETS:
         q = exact_prior(goal, p.source_counts, per_class)
         w = (q / per_class)[y]
@@ -126,10 +127,11 @@ def measure_sets(
         found = {
             "first answer": torch.nn.functional.one_hot(answer, p.num_classes).bool(),
             "ignoring": plain,
-            **{by: sets.sets(x, q) for by, sets in fitted.items()},
+            **{by: sets.predict_sets(x, q) for by, sets in fitted.items()},
         }
         for column, sets in found.items():
             covered = sets[torch.arange(len(y)), y]
+            by_class = torch.bincount(y, covered.double()) / per_class
             yield {
                 "data": data,
                 "method": name,
@@ -139,6 +141,7 @@ def measure_sets(
                 "target": goal,
                 "column": column,
                 "coverage": round(100 * (w * covered).sum().item(), 3),
+                "rare": round(100 * by_class[rare].mean().item(), 3),
                 "size": round((w * sets.sum(dim=1)).sum().item(), 4),
             }
 
@@ -246,16 +249,19 @@ def means(
 
 def sets_table(rows: list[dict[str, str]]) -> str:
     """Return coverage and size of each kind of set, targets down."""
-    coverage, size = (means(rows, "target", q) for q in ("coverage", "size"))
+    coverage, size, rare = (
+        means(rows, "target", q) for q in ("coverage", "size", "rare")
+    )
     lines = [
-        '| target | first answer | ignoring the shift | `by="all"` | may be empty | '
-        '`by="class"` | may be empty |',
-        "|---" * (len(SETS) + 3) + "|",
+        '| target | predicted class | shift ignored | `by="all"` | may be empty | '
+        '`by="class"` | rare classes |',
+        "|---" * (len(SETS) + 4) + "|",
     ]
     for target, by in coverage.items():
         cells = [f"{by['first answer']:.1f}"] + [
             f"{by[c]:.1f} ({size[target][c]:.2f})" for c in ("ignoring", *SETS)
         ]
+        cells.append(f"{rare[target]['class']:.1f}")
         lines.append(f"| {target.replace(':', ' ')} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

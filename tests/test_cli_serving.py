@@ -353,7 +353,8 @@ def test_predict__sets_hold_the_label_as_often_as_asked(
     answers = ts.predict(run, photos, target="uniform", held_out=test, sets=0.95)
     assert [row["set"] for row in answers.rows] == [row["set"] for row in rows]
     assert tailshift("predict", run, photos, "--sets", "95").err == (
-        "error: `level` must be greater than 0 and less than 1, but is 95.0.\n"
+        "error: `coverage` must be greater than 0 and less than 1, but is 95.0. "
+        "Write 90 % as 0.9.\n"
     )
 
 

@@ -94,7 +94,7 @@ PUBLIC = (
     "certify",
     "Certificate.as_json",
     "ConformalSets.fit",
-    "ConformalSets.sets",
+    "ConformalSets.predict_sets",
     "PriorBook.add",
     "PriorBook.prior",
     "train",

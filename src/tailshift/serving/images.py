@@ -319,7 +319,7 @@ def _add_sets(
     class_names: Sequence[str],
 ) -> None:
     """Add to each row the classes of its set, the likeliest first, and their number."""
-    are_in = conformal.sets(logits, target_prior)  # (N, C)
+    are_in = conformal.predict_sets(logits, target_prior)  # (N, C)
     g = post_compensate(
         logits.double(),
         trained_prior=conformal.trained_prior_,
