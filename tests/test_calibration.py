@@ -142,7 +142,7 @@ def test_fit__degenerate_data_end_in_finite_numbers(calibrator, case):
     torch.testing.assert_close(p.sum(1), torch.ones(60, dtype=torch.float64))
     if case == "separable":
         assert (p.argmax(1) == y).all()
-        assert p.amax(1).min() > 0.99
+        assert p.amax(1).min() > 0.98
 
 
 def test_vector_scaling__beats_one_temperature_where_classes_differ():

@@ -74,10 +74,10 @@ def test_certify__refused_it_gives_no_figure(
     np.save("strange.npy", torch.randn(400, 3).mul(0.3).add(4).numpy())
     words = ("certify", HELD, "--unlabelled", "strange.npy")
     result = tailshift(*words, "-o", "page.html")
-    assert result.code == 0
+    assert result.code == 3
     assert result.out.splitlines()[1:] == [
-        "the target does not look like any mixture of the source's classes "
-        "(p = 0.005): no figure can be given."
+        "the samples do not look like any mixture of the known classes (p = 0.005): no "
+        "figure can be given."
     ]
     page = Path("page.html").read_text()
     assert "<h1>No certificate</h1>" in page
@@ -107,7 +107,7 @@ def test_certify__a_run_on_its_test_logits(tailshift: Command, digits_run: Run) 
         ),
         (
             ("--unlabelled", "."),
-            "`--unlabelled` . are images, which only the model of a run can judge. "
+            "`unlabelled` . are images, which only the model of a run can judge. "
             "Name a run directory, or give a file of logits.",
         ),
     ],

@@ -26,7 +26,7 @@ from tailshift.storage import read_json, write_json
 
 Command = Callable[..., Any]
 
-SENTENCE = "a shift is seen in 270 samples (p = 0.001): the estimated prior is used."
+SENTENCE = "the estimated prior is used. Indicative only: only 55 held-out labels"
 COLUMNS = ("path", "predicted", "probability", "class_2", "probability_2")
 pytestmark = pytest.mark.filterwarnings(
     "ignore::tailshift.estimators.FewSamplesWarning"
@@ -76,7 +76,7 @@ def test_predict__adapts_to_a_folder(
     assert plain == (0, "plain.csv\n", "")
     adapted = tailshift("predict", run, photos, "--adapt", "-o", "adapted.csv")
     assert (adapted.code, adapted.out) == (0, "adapted.csv\n")
-    assert adapted.err.splitlines()[-1] == f"note: {SENTENCE}"
+    assert SENTENCE in adapted.err.splitlines()[-1]
     assert _accuracy("adapted.csv") > _accuracy("plain.csv") + 0.05
 
 
@@ -198,13 +198,13 @@ def test_predict__keeps_the_source_prior_without_validation_logits(
     assert result == (
         0,
         "adapted.csv\n",
-        f"note: {run} has no validation logits to calibrate on, so that the source "
-        "prior is kept. Give labelled logits (`held_out`, --held-out).\n",
+        f"note: {run} has no validation logits to calibrate on, so predictions stay "
+        "as trained. Give labelled logits (`held_out`, --held-out).\n",
     )
     tailshift("predict", run, photos, "-o", "plain.csv")
     assert Path("adapted.csv").read_text() == Path("plain.csv").read_text()
     options = ("--adapt", "--held-out", "val.safetensors", "-o", "held.csv")
-    assert tailshift("predict", run, photos, *options).err.endswith(f"{SENTENCE}\n")
+    assert SENTENCE in tailshift("predict", run, photos, *options).err
 
 
 def test_predict__from_python_as_from_the_command_line(
@@ -221,7 +221,10 @@ def test_predict__from_python_as_from_the_command_line(
         answers.save("answers.csv")
         assert Path("answers.csv").read_text() == printed.out
         assert list(answers.broken) == [str(photos / "a.png")]
-        assert answers.reason == (SENTENCE if "adapt" in settings else "")
+        if "adapt" in settings:
+            assert SENTENCE in answers.reason
+            continue  # predictions use the calibrator too
+        assert answers.reason == ""
         again = ts.predict(run, [photos], target=answers.target_prior)
         assert again.rows == answers.rows
 
@@ -392,30 +395,29 @@ def test_estimate__of_images_and_back_as_a_target(
     result = tailshift("estimate", run, "--unlabelled", photos, "-o", "mix.json")
     assert result.code == 0
     lines = result.out.splitlines()
-    assert lines[:2] == [
-        "55 labelled samples held out, 270 unlabelled, 10 classes",
-        SENTENCE,
-    ]
-    assert lines[2].startswith("tilt -")
-    assert "oracle" not in result.out
+    assert lines[0] == "55 labelled samples held out, 270 unlabelled, 10 classes"
+    assert SENTENCE in lines[1]
+    assert lines[2].startswith("power-law exponent -")
+    assert "true" not in result.out
     assert list(json.loads(Path("mix.json").read_text())) == list("0123456789")
     tailshift("predict", run, photos, "--target", "mix.json", "-o", "a.csv")
     tailshift("predict", run, photos, "--adapt", "-o", "b.csv")
-    for a, b in zip(_rows("a.csv"), _rows("b.csv"), strict=True):
-        assert (a["path"], a["predicted"]) == (b["path"], b["predicted"])
-        gap = float(a["probability"]) - float(b["probability"])
-        assert abs(gap) < 1e-5
+    same = [
+        (a["path"], a["predicted"]) == (b["path"], b["predicted"])
+        for a, b in zip(_rows("a.csv"), _rows("b.csv"), strict=True)
+    ]
+    assert sum(same) > 0.9 * len(same)  # --adapt also calibrates
 
 
-def test_estimate__shows_the_oracle_where_labels_are(
+def test_estimate__shows_the_true_prior_where_labels_are(
     tailshift: Command, run: Path
 ) -> None:
     test = run / "predictions" / "test.safetensors"
-    result = tailshift("estimate", run, "--unlabelled", test, "--interval")
+    result = tailshift("estimate", run, "--unlabelled", test)
     assert result.code == 0
     body = [line.split() for line in result.out.splitlines()[3:] if line.split()]
     heading, _, *rows = body
-    assert heading[-5:] == ["estimated", "95", "%", "interval", "oracle"]
+    assert heading[-5:] == ["estimated", "95", "%", "interval", "true"]
     accuracy = rows[-1]
     assert accuracy[0] == "accuracy"
     none, estimated, oracle = map(float, accuracy[1:])
@@ -451,7 +453,7 @@ def test_estimate__shows_its_phases_on_a_terminal(
     monkeypatch.chdir(tmp_path)
     _held_out_and_new()
     ours, theirs = os.openpty()
-    words = ("estimate", "held.npz", "--unlabelled", "new.npy", "--interval")
+    words = ("estimate", "held.npz", "--unlabelled", "new.npy")
     command = [sys.executable, "-m", "tailshift", *words]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     with subprocess.Popen(
@@ -464,7 +466,7 @@ def test_estimate__shows_its_phases_on_a_terminal(
     # A phase that is over between two frames of the display is not shown.
     for phase in (
         "calibrating on 1,000 held-out samples",
-        "computing the intervals of the shares",
+        "computing 100 replicates",
     ):
         assert phase in shown
         assert phase not in printed
@@ -476,8 +478,8 @@ def test_estimate__of_logits_made_elsewhere(tailshift: Command) -> None:
     result = tailshift("estimate", "held.npz", "--unlabelled", "new.npy", "-o", "p.csv")
     assert result.err == ""
     sentence = result.out.splitlines()[1]
-    assert sentence.startswith("no shift is seen in 1000 samples (p = ")
-    assert sentence.endswith("): the source prior is kept.")
+    assert sentence.startswith("the estimated prior is expected to change accuracy by")
+    assert sentence.endswith("predictions stay as trained.")
     with Path("p.csv").open(newline="") as file:
         heading, *rows = csv.reader(file)
     assert heading == ["class", "share"]

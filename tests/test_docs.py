@@ -68,7 +68,7 @@ def test_pages__programs_on_saved_logits_run(page, tmp_path, monkeypatch):
     exec(compile(code, page, "exec"), names)
     p_t = torch.tensor([0.1, 0.3, 0.6], dtype=torch.float64)
     assert (names["found"].target_prior - p_t).abs().sum() < 0.15
-    start = names["found"].reason.split(" (p = ")[0].replace("1000 samples", "2000")
+    start = re.split(r" \(p = | by [+-]", names["found"].reason)[0]
     assert start.split(" in 2000")[0] in _read(f"docs/{page}.md")
 
 

@@ -61,9 +61,6 @@ from tailshift.estimators import (
 from tailshift.estimators import (
     carried_prior as carried_prior,
 )
-from tailshift.estimators import (
-    certify as certify,
-)
 from tailshift.evaluation import (
     evaluate as evaluate,
 )
@@ -132,6 +129,9 @@ from tailshift.runs.run import (
 )
 from tailshift.runs.run import (
     load as load,
+)
+from tailshift.serving import (
+    certify as certify,
 )
 from tailshift.serving import (
     estimate as estimate,

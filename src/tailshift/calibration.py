@@ -1,6 +1,6 @@
 """Calibration: logits rescaled on held-out data so that probabilities match accuracy.
 
-Each calibrator answers for the class mix of the data that it was fitted on.
+Calibrated probabilities hold for the class distribution of the held-out data.
 """
 
 import warnings
@@ -49,6 +49,7 @@ class Scaling(ABC):
 
     scale_: Tensor
     bias_: Tensor
+    scale_ridge = SCALE_RIDGE
 
     def __init__(self, *, ridge: float = 1.0) -> None:
         if not ridge >= 0:
@@ -134,6 +135,39 @@ class Scaling(ABC):
 CALIBRATORS: Registry[type[Scaling]] = Registry("calibrator", Scaling)
 
 
+@CALIBRATORS.register("identity")
+class IdentityScaling(Scaling):
+    """Leave logits as they are: for a model that is calibrated already.
+
+    Example:
+        >>> logits = torch.tensor([[2.0, 0.0]])
+        >>> IdentityScaling().fit(logits, torch.tensor([0])).transform(logits)
+        tensor([[2., 0.]])
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ridge=0.0)
+
+    def fit_shifted(self, f: Tensor, y: Tensor, shift: Tensor) -> Self:
+        """Fit nothing."""
+        self.scale_ = torch.ones(f.shape[1], dtype=torch.float64)
+        self.bias_ = torch.zeros(f.shape[1], dtype=torch.float64)
+        return self
+
+    def _num_parameters(self, num_classes: int) -> int:
+        return 0
+
+    def _unpack(self, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        zeros = torch.zeros(num_classes, dtype=torch.float64)
+        return zeros, zeros
+
+    def _pack(self, grad_a: Tensor, grad_b: Tensor) -> Tensor:
+        return grad_a[:0]
+
+    def _penalty(self, x: Floats) -> tuple[float, Floats]:
+        return 0.0, x
+
+
 @CALIBRATORS.register("temperature")
 class TemperatureScaling(Scaling):
     r"""Divide logits by one temperature, :math:`f / T` [guo2017].
@@ -166,7 +200,7 @@ class TemperatureScaling(Scaling):
         return grad_a.sum().reshape(1)
 
     def _penalty(self, x: Floats) -> tuple[float, Floats]:
-        return SCALE_RIDGE * float(x @ x) / 2, SCALE_RIDGE * x
+        return self.scale_ridge * float(x @ x) / 2, self.scale_ridge * x
 
 
 @CALIBRATORS.register("bcts")
@@ -208,7 +242,7 @@ class BiasCorrectedTemperatureScaling(Scaling):
 
     def _penalty(self, x: Floats) -> tuple[float, Floats]:
         weight = np.full_like(x, self.ridge)
-        weight[0] = SCALE_RIDGE
+        weight[0] = self.scale_ridge
         return float(weight @ x**2) / 2, weight * x
 
 
@@ -242,11 +276,109 @@ class VectorScaling(Scaling):
     def _penalty(self, x: Floats) -> tuple[float, Floats]:
         a, b = np.split(x, 2)
         mean, own = a.mean(), a - a.mean()
-        value = self.ridge * (own @ own + b @ b) + SCALE_RIDGE * mean**2
-        shared = np.full_like(a, SCALE_RIDGE * mean / len(a))
+        value = self.ridge * (own @ own + b @ b) + self.scale_ridge * mean**2
+        shared = np.full_like(a, self.scale_ridge * mean / len(a))
         return float(value) / 2, np.concatenate(
             [self.ridge * own + shared, self.ridge * b]
         )
+
+
+SELECTION_FOLDS, FEW_FOLDS = 5, 3
+MANY_ELEMENTS = 2**18  # of logits, from which fewer folds are taken
+CANDIDATES: tuple[tuple[str, float], ...] = (
+    ("identity", 0.0),
+    ("temperature", 0.0),
+    ("bcts", 10.0),
+    ("bcts", 1.0),
+    ("vector", 30.0),
+    ("vector", 10.0),
+    ("vector", 1.0),
+)
+"""Calibrators and ridges that :class:`AutoScaling` chooses from, the simplest first."""
+SELECTION_ELEMENTS = 2**19  # logits that the choice is made on, at most
+SELECTION_SCALE_RIDGE = 1.0  # few labels are often separable
+SELECTION_TOLERANCE = 0.5  # standard errors that the choice may be worse than the best
+
+
+@CALIBRATORS.register("auto")
+class AutoScaling(Scaling):
+    """Choose the calibrator by cross-validation, and fit it to all samples.
+
+    Use this when you do not know how a model is miscalibrated. The candidates are
+    identity, temperature, BCTS and vector scaling, the last two with several ridges,
+    so few labels per class get few parameters. The simplest candidate whose held-out
+    log-likelihood is within half a standard error of the best one is chosen.
+
+    Attributes:
+        chosen_: Name and ridge of the chosen calibrator.
+        nll_: Cross-validated negative log-likelihood of each candidate.
+
+    Example:
+        >>> logits = torch.randn(2000, 3)
+        >>> labels = torch.distributions.Categorical(logits=logits).sample()
+        >>> AutoScaling().fit(9 * logits, labels).chosen_[0] != "identity"
+        True
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ridge=0.0)
+
+    def fit_shifted(self, f: Tensor, y: Tensor, shift: Tensor) -> Self:
+        """Choose a calibrator, and fit it to logits f + shift (N, C)."""
+        losses = _cross_validated_losses(f, y, shift)  # (candidates, n)
+        means = losses.mean(dim=1)
+        best = losses[means.argmin()]
+        errors = (losses - best).std(dim=1) / len(best) ** 0.5
+        is_near = means - best.mean() <= SELECTION_TOLERANCE * errors
+        first = int(is_near.nonzero()[0])
+        self.chosen_ = CANDIDATES[first]
+        self.nll_ = dict(zip(CANDIDATES, means.tolist(), strict=True))
+        self._scaling = _make_candidate(*self.chosen_).fit_shifted(f, y, shift)
+        self.scale_, self.bias_ = self._scaling.scale_, self._scaling.bias_
+        self.ridge = self._scaling.ridge
+        return self
+
+    def _prepare(self, f: Tensor) -> Tensor:
+        return self._scaling._prepare(f)
+
+    def _num_parameters(self, num_classes: int) -> int:
+        return self._scaling._num_parameters(num_classes)
+
+    def _unpack(self, x: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+        return self._scaling._unpack(x, num_classes)
+
+    def _pack(self, grad_a: Tensor, grad_b: Tensor) -> Tensor:
+        return self._scaling._pack(grad_a, grad_b)
+
+    def _penalty(self, x: Floats) -> tuple[float, Floats]:
+        return self._scaling._penalty(x)
+
+
+def _make_candidate(name: str, ridge: float) -> Scaling:
+    kind = CALIBRATORS.get(name)
+    made = kind(ridge=ridge) if ridge else kind()
+    made.scale_ridge = SELECTION_SCALE_RIDGE
+    return made
+
+
+def _cross_validated_losses(f: Tensor, y: Tensor, shift: Tensor) -> Tensor:
+    """Return the NLL of each sample by fits without it, (candidates, n)."""
+    generator = torch.Generator().manual_seed(0)
+    order = torch.randperm(len(y), generator=generator)
+    order = order[: max(2 * SELECTION_FOLDS, SELECTION_ELEMENTS // f.shape[1])]
+    f, y = f[order], y[order]
+    num_folds = FEW_FOLDS if f.numel() > MANY_ELEMENTS else min(SELECTION_FOLDS, len(y))
+    if num_folds < 2:
+        return torch.zeros(len(CANDIDATES), 2, dtype=torch.float64)
+    fold = torch.arange(len(y)) % num_folds
+    losses = torch.zeros(len(CANDIDATES), len(y), dtype=torch.float64)
+    for row, candidate in zip(losses, CANDIDATES, strict=True):
+        for k in range(num_folds):
+            kept, out = fold != k, fold == k
+            fitted = _make_candidate(*candidate).fit_shifted(f[kept], y[kept], shift)
+            log_p = fitted.transform(f[out] + shift).log_softmax(dim=1)
+            row[out] = -log_p.gather(1, y[out, None])[:, 0].clamp_min(LOWEST)
+    return losses
 
 
 def _nll_and_gradient(

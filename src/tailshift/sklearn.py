@@ -55,7 +55,8 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         estimator: Any classifier with ``predict_proba``, or with a
             ``decision_function`` whose scores are taken as logits, one a class or one
             column for two classes; these need a calibrator to be probabilities.
-        calibrator: ``"bcts"``, ``"temperature"``, ``"vector"`` or None for none.
+        calibrator: ``"auto"`` (chosen by cross-validation), ``"bcts"``,
+            ``"temperature"``, ``"vector"`` or None for none.
         cv: Number of folds, at least 2.
         random_state: Seed of the folds.
         trained_prior: The class mix that each clone's probabilities answer for, if it
@@ -95,7 +96,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self,
         estimator: Any,
         *,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         cv: int = 5,
         random_state: int = 0,
         trained_prior: Target | None = None,

@@ -93,11 +93,11 @@ def test_refresh__tells_what_accuracy_to_expect_or_that_nobody_can(
     assert (expected[:, 2] > truth).all()
     assert truth[1] - truth[0] > 0.05
     [mixed] = sites.alarms("hill")
-    assert mixed.startswith("The class mix has shifted")
+    assert mixed.startswith("The class distribution has shifted")
     assert sites.get("lake").expected is None
     assert sites.alarms("lake")[0] == (
-        "The images do not look like any mixture of the classes (p = 0.010): no "
-        "accuracy can be foretold."
+        "The samples do not look like any mixture of the known classes (p = 0.010): no "
+        "figure can be given."
     )
     sites.close()
     again = _open(tmp_path / "sites.sqlite", held_out=held_out)

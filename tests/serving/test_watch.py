@@ -85,16 +85,11 @@ def test_page__shows_sites_and_fetches_nothing_else(
     assert sorted(names) == sorted(NAMES)
     assert page.evaluate("window.hacked === undefined")
     assert page.locator("img").count() == 0
-    unsure, seen = page.locator("#alarms li").all_inner_texts()
+    seen = page.locator("#alarms li").all_inner_texts()
     assert re.fullmatch(
-        r"harbour The class mix has shifted \(p = 0\.001\): the estimate and the "
-        r"training mix, which the answers are for, differ in \d+% of the images\.",
-        seen,
-    )
-    assert re.fullmatch(
-        f"{re.escape(HOSTILE)} A shift is seen in 300 samples .p = 0.001., but too "
-        r"little is known to say how far it goes \(head against tail .*\)\.",
-        unsure,
+        r"harbour The class distribution has shifted: the estimate and the training "
+        r"prior, which predictions use, differ in \d+% of the images\.",
+        seen[-1],
     )
     assert all(event.startswith((watched.address, "data:")) for event in events)
     page.close()

@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
     from tailshift.estimators import Certificate
     from tailshift.predictions import Predictions
-    from tailshift.serving import ShiftReport, Unlabelled
+    from tailshift.serving import ShiftReport
 
+REFUSED = 3
+"""Exit code of `certify` if the certificate is refused."""
 MOST_CLASSES = 20  # a table of more shows those that moved most
 CERTIFIED = {
     "accuracy": "accuracy, %",
@@ -64,6 +66,10 @@ HeldOut = Annotated[
         metavar="FILE",
         help="Labelled logits to calibrate on; default: the run's validation set.",
     ),
+]
+Classes = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Classes that can occur, one name per line."),
 ]
 TargetOption = Annotated[
     str | None,
@@ -108,6 +114,7 @@ def predict(
             "e.g. 0.9.",
         ),
     ] = None,
+    classes: Classes = None,
     held_out: HeldOut = None,
     views: Annotated[
         Literal["one", "five_crop"] | None,
@@ -145,6 +152,7 @@ def predict(
             sites=sites,
             book=book,
             sets=sets,
+            classes=classes,
             held_out=held_out,
             views=views,
             track=_progress,
@@ -204,9 +212,8 @@ def estimate(
     source: RunOrHeldOut,
     unlabelled: UnlabelledData,
     held_out: HeldOut = None,
-    interval: Annotated[
-        bool, typer.Option("--interval", help="Also show 95 % bootstrap intervals.")
-    ] = False,
+    classes: Classes = None,
+    interval: Annotated[bool, typer.Option("--interval", hidden=True)] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -216,12 +223,14 @@ def estimate(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Estimate the class mix of unlabelled data, and say whether to follow it.
+    """Estimate the prior of unlabelled data, and decide whether to use it.
 
     Labels in the file of unlabelled logits are used for the last column alone.
     """
     from tailshift import serving
 
+    if interval:
+        print_note("`--interval` is deprecated: intervals are always shown.")
     if output is not None:
         check_new(output, force)
     with _phases() as announce_phase:
@@ -229,7 +238,7 @@ def estimate(
             source,
             unlabelled,
             held_out=held_out,
-            interval=interval,
+            classes=classes,
             track=_progress,
             announce=announce_phase,
         )
@@ -254,6 +263,7 @@ def certify(
         ),
     ] = None,
     held_out: HeldOut = None,
+    classes: Classes = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -263,17 +273,21 @@ def certify(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Say how well a model will do on unlabelled data, or that nobody can tell.
+    """Estimate accuracy on unlabelled data.
 
-    Labels in the file of unlabelled logits are not read.
+    Labels in the file of unlabelled logits are not read. The exit code is 3 if the
+    certificate is refused.
     """
     from tailshift.estimators import certify as certify_logits
+    from tailshift.serving.estimation import both_samples
 
     if output is not None:
         _check_certificate_path(output, force)
-    known, given = _both_samples(source, unlabelled, held_out)
     with _phases() as announce_phase:
-        found = certify_logits(known, given.logits, target, announce=announce_phase)
+        known, given = both_samples(source, unlabelled, held_out, _progress)
+        found = certify_logits(
+            known, given.logits, target, classes=classes, announce=announce_phase
+        )
     _warn_of_broken(given.broken)
     announce(
         f"{found.num_held_out} labelled samples held out, "
@@ -284,6 +298,8 @@ def certify(
         console.print(_certificate_table(found))
     if output is not None:
         write_text(output, _certificate_text(found, known, output))
+    if found.is_refused:
+        raise SystemExit(REFUSED)
 
 
 def _check_certificate_path(output: Path, force: bool) -> None:
@@ -292,28 +308,6 @@ def _check_certificate_path(output: Path, force: bool) -> None:
             f"`--output` must end in .html or .json, but is {output.name!r}."
         )
     check_new(output, force)
-
-
-def _both_samples(
-    source: Path, unlabelled: Path, held_out: Path | None
-) -> "tuple[Predictions, Unlabelled]":
-    """Return labelled held-out logits, and logits of a file or of images."""
-    from tailshift.data.own_forms import EXTENSIONS
-    from tailshift.runs.run import load
-    from tailshift.serving import Unlabelled, image_logits, image_paths, read_unlabelled
-    from tailshift.serving.images import held_out_logits
-
-    run = load(source) if source.is_dir() else None
-    known = held_out_logits(held_out or run or source)
-    if not (unlabelled.is_dir() or unlabelled.suffix.lower() in EXTENSIONS):
-        return known, read_unlabelled(unlabelled)
-    if run is None:
-        raise ValueError(
-            f"`--unlabelled` {unlabelled} are images, which only the model of a run "
-            "can judge. Name a run directory, or give a file of logits."
-        )
-    found = image_logits(run, image_paths(unlabelled), track=_progress)
-    return known, Unlabelled(found.logits, broken=found.broken)
 
 
 def _certificate_text(found: "Certificate", known: "Predictions", output: Path) -> str:
@@ -434,14 +428,13 @@ def _warn_of_broken(broken: Mapping[str, str]) -> None:
 
 def _print_report(report: "ShiftReport") -> None:
     found = report.adaptation
-    low, high = found.gamma_interval
     announce(
         f"{report.num_held_out} labelled samples held out, "
         f"{report.num_unlabelled} unlabelled, {len(report.class_names)} classes"
     )
     announce(found.reason)
     announce(
-        f"tilt {found.gamma:.2f}, 95 % interval {low:.2f} to {high:.2f} "
+        f"power-law exponent {found.gamma:.2f} "
         "(1 is the source prior, 0 uniform, -1 reversed)"
     )
     console.print(_table(report))
@@ -469,16 +462,13 @@ def _table(report: "ShiftReport") -> Table:
 def _columns(report: "ShiftReport") -> dict[str, list[str]]:
     found = report.adaptation
     columns = {
-        "no adaptation": _percent(report.source_prior),
+        "as trained": _percent(report.source_prior),
         "estimated": _percent(found.estimated_prior),
     }
-    if found.interval is not None:
-        low, high = map(_percent, found.interval)
-        columns["95 % interval"] = [
-            f"{a} to {b}" for a, b in zip(low, high, strict=True)
-        ]
+    low, high = map(_percent, found.interval)
+    columns["95 % interval"] = [f"{a} to {b}" for a, b in zip(low, high, strict=True)]
     if report.true_prior is not None:
-        columns["oracle"] = _percent(report.true_prior)
+        columns["true"] = _percent(report.true_prior)
     return columns
 
 

@@ -1,7 +1,11 @@
 """Estimators of an unknown target prior from unlabelled logits."""
 
 from tailshift.calibration import ConvergenceWarning
-from tailshift.estimators.adaptation import Adaptation, ShiftTest, adapt, shift_test
+from tailshift.estimators.adaptation import (
+    Adaptation,
+    RepeatedSamplesWarning,
+    adapt,
+)
 from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
 from tailshift.estimators.book import PriorBook
 from tailshift.estimators.carried import CarriedPrior, carried_prior, declared_kappa
@@ -15,6 +19,7 @@ from tailshift.estimators.confusion import (
 from tailshift.estimators.em import EMEstimator
 from tailshift.estimators.map_em import MAPEstimator
 from tailshift.estimators.online import OnlineEstimator
+from tailshift.estimators.shift_test import ShiftTest, shift_test
 from tailshift.estimators.tilt import TiltEstimator
 
 __all__ = [
@@ -34,6 +39,7 @@ __all__ = [
     "PriorBook",
     "PriorEstimator",
     "RLLSEstimator",
+    "RepeatedSamplesWarning",
     "ShiftTest",
     "TiltEstimator",
     "adapt",

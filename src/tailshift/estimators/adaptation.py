@@ -1,178 +1,143 @@
-"""Adapting to unlabelled data in one call, and only if a test sees a shift."""
+"""Adapt to unlabelled data in one call, if that is expected to help."""
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from tailshift.calibration import Calibrator
 from tailshift.checks import ArrayLike, as_tensor, check_logits
-from tailshift.compensation import post_compensate
+from tailshift.deprecation import warn_deprecated
+from tailshift.estimators.base import PriorEstimator
+from tailshift.estimators.evidence import Evidence, Retargeting, Status
+from tailshift.estimators.known_classes import ClassList
 from tailshift.estimators.map_em import MAPEstimator
+from tailshift.estimators.replicates import widened_interval
 from tailshift.predictions import Predictions
-from tailshift.priors import VectorLike, as_prior, from_counts
 
-NUM_PERMUTATIONS = 999
-MOST_ELEMENTS = 2**22  # of posteriors looked at
-AT_ONCE = 100  # permutations
-ROUNDING = 1e-12  # a class whose posteriors differ by less has the same for all samples
-
-
-@dataclass(frozen=True)
-class ShiftTest:
-    """What the test found.
-
-    Attributes:
-        p_value: How often samples of one distribution differ as much, in (0, 1].
-        tilt_p_value: The same, by the mean log source prior alone.
-        class_p_value: The same, by the mean posterior of each class alone.
-    """
-
-    p_value: float
-    tilt_p_value: float
-    class_p_value: float
+ALPHA = 0.01
+"""Default size of the test of the label-shift assumption. A false rejection costs the
+whole gain of adapting, so the test is strict."""
+GAIN_QUANTILE = 0.75
+"""The estimate is followed unless this quantile of its expected gain is negative. It is
+shrunk towards the source prior already: a stricter rule gives up more than it saves."""
+ADAPT_REPLICATES = 100
+"""Default number of replicates: a decision needs fewer than a certificate."""
+MIN_GAIN = 0.002
+"""Expected gain in accuracy below which predictions stay as they are."""
+MIN_REPLICATES = 39
+"""Fewest replicates that 95 % intervals can be read from."""
+REPEATED_WARNING = 0.5
+"""Share of repeated samples above which a warning is raised."""
 
 
-def shift_test(
-    held_out: Tensor,
-    unlabelled: Tensor,
-    source_prior: VectorLike,
-    *,
-    num_permutations: int = NUM_PERMUTATIONS,
-    seed: int = 0,
-) -> ShiftTest:
-    r"""Test whether two sets of logits come from one distribution.
-
-    Two statistics compare mean posteriors :math:`\bar p`, black-box [rabanser2019]: the
-    difference in :math:`\sum_c \bar p_c \log p_s(c)`, which sees tilts, and the squared
-    difference in each :math:`\bar p_c` over its variance, summed, which sees the rest.
-    Both are compared with what exchanging samples between the sets gives, and the
-    smaller of the two p-values is judged in the same way, so that the p-value holds for
-    every number of samples and classes.
-
-    Args:
-        held_out: Logits of source data that nothing was fitted to, shape (n, C).
-        unlabelled: Logits of target data, shape (N, C), made by the same model.
-        source_prior: :math:`p_s`, positive, shape (C,).
-        num_permutations: Number of exchanges; the p-value is at least 1 over 1 more.
-        seed: Seed for the exchanges, and for the subset of samples if they are many.
-
-    Example:
-        >>> a, b = torch.randn(100, 3), torch.randn(300, 3)
-        >>> shift_test(a, b, [0.5, 0.3, 0.2]).p_value > 0.05
-        True
-        >>> shift_test(a, b + torch.tensor([0.0, 0.0, 1.0]), [0.5, 0.3, 0.2]).p_value
-        0.001
-    """
-    generator = torch.Generator().manual_seed(seed)
-    parts = [_some(check_logits(f), generator) for f in (held_out, unlabelled)]
-    return _compared(parts, source_prior, num_permutations, generator)
-
-
-def _compared(
-    parts: list[Tensor],
-    source_prior: VectorLike,
-    num_permutations: int,
-    generator: torch.Generator,
-) -> ShiftTest:
-    p = torch.cat(parts).double().softmax(dim=1)  # (n + N, C)
-    prior = as_prior(source_prior, num_classes=p.shape[1], positive=True)
-    low, high = p.amin(dim=0), p.amax(dim=0)
-    is_constant = high - low <= ROUNDING * high  # what is left would be rounding alone
-    # Centred, a sum over either set is a difference of both.
-    p = p.sub_(p.mean(dim=0)).masked_fill_(is_constant, 0.0)
-    n = min(len(part) for part in parts)
-    found = p[: len(parts[0])].sum(dim=0)[None]
-    sums = torch.cat([found, _exchanged(p, n, num_permutations, generator)])
-    variance = p.square().mean(dim=0)
-    by_class = (sums.square() / variance.clamp_min(1e-30)).sum(dim=1)
-    by_tilt = (sums @ prior.log()).abs()
-    p_class, p_tilt = _p_values(by_class), _p_values(by_tilt)
-    joint = _p_values(-torch.minimum(p_class, p_tilt))
-    return ShiftTest(joint[0].item(), p_tilt[0].item(), p_class[0].item())
-
-
-def _some(f: Tensor, generator: torch.Generator) -> Tensor:
-    most = max(2, MOST_ELEMENTS // f.shape[1])
-    if len(f) <= most:
-        return f
-    return f[torch.randperm(len(f), generator=generator)[:most]]
-
-
-def _exchanged(
-    p: Tensor, n: int, num_permutations: int, generator: torch.Generator
-) -> Tensor:
-    """Return the sums (permutations, C) over n samples drawn from all."""
-    sums = []
-    for start in range(0, num_permutations, AT_ONCE):
-        chosen = torch.zeros(min(AT_ONCE, num_permutations - start), len(p))
-        for row in chosen:
-            row[torch.randperm(len(p), generator=generator)[:n]] = 1.0
-        sums.append(chosen.to(p.dtype) @ p)
-    return torch.cat(sums)
-
-
-def _p_values(statistics: Tensor) -> Tensor:
-    """Return for each statistic the share of all that are at least as large."""
-    tolerance = 1e-9 * statistics.abs().max().clamp_min(1)  # for equal ones
-    below = torch.searchsorted(statistics.sort().values, statistics - tolerance)
-    return (len(statistics) - below).double() / len(statistics)
-
-
-WIDEST = math.log(1000)
-"""An estimate must tell the ratio of two classes' shares to within this factor."""
+class RepeatedSamplesWarning(UserWarning):
+    """Many unlabelled samples are copies of others, as from a camera that is stuck."""
 
 
 @dataclass(frozen=True, eq=False)
 class Adaptation:
-    """What unlabelled data say about the target prior, and whether to follow it.
+    """An estimate of the target prior, and the decision whether to follow it.
 
     Attributes:
-        target_prior: The prior to answer for, shape (C,): the estimate, or the source
-            prior if the data do not support one.
-        estimated_prior: The estimate in either case, shape (C,).
-        interval: Its 95 % bootstrap interval, shape (2, C), if requested.
-        gamma: The likeliest tilt: 1 source, 0 uniform, −1 reversed.
-        gamma_interval: Its 95 % interval.
-        p_value: The p-value of the test for any shift.
-        is_adapted: Whether ``target_prior`` is the estimate.
-        reason: Why, in a sentence.
+        target_prior: The prior to use, shape (C,).
+        decision: Where it comes from: ``"estimate"``, ``"source"`` (predictions as
+            trained) or ``"held_out"`` (the prior of the held-out data).
+        estimated_prior: The estimate in any case, shape (C,).
+        interval: Its 95 % interval, shape (2, C).
+        gain: Expected gain in accuracy of the estimate over the better fallback.
+        gain_interval: Its 95 % interval.
+        gamma: Exponent of the most likely power-law shift: 1 is the source prior, 0 is
+            uniform, −1 is the reversed source prior.
+        assumption_p_value: P-value of the test whether the target is a mixture of the
+            known classes, in (0, 1].
+        status: ``"supported"``, ``"indicative"`` (too little evidence for intervals to
+            have their coverage) or ``"refused"`` (the assumption does not hold).
+        reason: The decision in one sentence.
+        retarget: Maps logits (N, C) to log probabilities under the prior in use.
+        retarget_to_estimate: The same under the estimate, in any case.
+        retarget_as_trained: The same under the source prior, without calibration.
+        num_repeated: Number of unlabelled samples that repeat another one.
+        estimator: The fitted estimator.
     """
 
     target_prior: Tensor
+    decision: Literal["estimate", "source", "held_out"]
     estimated_prior: Tensor
-    interval: Tensor | None
+    interval: Tensor
+    gain: float
+    gain_interval: tuple[float, float]
     gamma: float
-    gamma_interval: tuple[float, float]
-    p_value: float
-    is_adapted: bool
+    assumption_p_value: float
+    status: Status
     reason: str
+    retarget: Retargeting
+    retarget_to_estimate: Retargeting
+    retarget_as_trained: Retargeting
+    num_repeated: int
+    estimator: PriorEstimator
+
+    @property
+    def is_adapted(self) -> bool:
+        """Whether the estimate is followed."""
+        return self.decision == "estimate"
+
+    @property
+    def source_prior(self) -> Tensor:
+        """The prior of the training data, shape (C,)."""
+        return self.retarget_as_trained.target_prior
+
+    @property
+    def calibrator(self) -> Calibrator | None:
+        """The fitted calibrator, if predictions use it."""
+        return self.retarget.calibrator
 
 
 def adapt(
     held_out: Predictions,
     unlabelled_logits: ArrayLike,
     *,
+    classes: ClassList | None = None,
+    floor: float = 0.0,
     estimator: MAPEstimator | None = None,
-    level: float = 0.05,
-    with_interval: bool = False,
+    alpha: float = ALPHA,
+    features: tuple[Tensor, Tensor] | None = None,
+    num_replicates: int = ADAPT_REPLICATES,
+    seed: int = 0,
     announce: Callable[[str], None] = lambda phase: None,
+    level: float | None = None,
+    with_interval: bool | None = None,
 ) -> Adaptation:
-    """Estimate the target prior, or keep the source prior if that is safer.
+    """Estimate the target prior, and follow it if that is expected to help.
 
-    The estimate is followed if a permutation test finds a shift at ``level``, if the
-    estimate explains samples left out of it better than the source prior does, and if
-    the tilt is known well enough: head against tail within a factor of a thousand.
+    Use this before you predict on data whose class distribution may differ from that
+    of the training data. Three candidates are compared: predictions as trained, the
+    prior of the held-out data where it differs from the source prior, and the estimate.
+    If the target does not look like a mixture of the known classes, the predictions
+    stay as trained. Otherwise the estimate is followed if its expected gain in accuracy
+    over the better fallback is positive, unless the replicates speak against it.
 
     Args:
-        held_out: Labelled source data, with ``source_counts`` and ``trained_prior``
-            if they are known.
-        unlabelled_logits: Logits of the target, shape (N, C), from the same model.
+        held_out: Labelled data that the model was not trained on, with
+            ``source_counts`` and ``trained_prior`` if they are known.
+        unlabelled_logits: Logits of the target from the same model, shape (N, C).
+        classes: Names or ids of the classes that can occur on the target, or a text
+            file with one name per line. By default all classes, or the classes with
+            held-out labels if these are far fewer than the model expects.
+        floor: Share of the target that all other classes keep together.
         estimator: By default :class:`MAPEstimator` with the priors of ``held_out``.
-        level: Largest p-value at which a shift counts as found.
-        with_interval: Also compute the bootstrap interval.
-        announce: Told what is done next; thousands of classes take a minute.
+        alpha: Size of the test of the label-shift assumption.
+        features: Features of the held-out and of the unlabelled samples, (n, D) and
+            (N, D); with them new classes and noise are found more often.
+        num_replicates: Number of replicates, at least 99 for a test at 1 %.
+        seed: Seed of the replicates.
+        announce: Called with the name of each phase.
+        level: Deprecated name of ``alpha``.
+        with_interval: Deprecated: the interval is always computed.
 
     Example:
         >>> import torch
@@ -181,72 +146,135 @@ def adapt(
         >>> held_out = Predictions(logits[:1000], labels[:1000])
         >>> adapt(held_out, logits[1000:]).is_adapted
         False
-        >>> adapt(held_out, logits[1000:][labels[1000:] > 0][:500]).reason
-        'a shift is seen in 500 samples (p = 0.002): the estimated prior is used.'
+        >>> found = adapt(held_out, logits[1000:][labels[1000:] > 0][:500])
+        >>> found.is_adapted, found.gain > 0
+        (True, True)
     """
+    if level is not None:
+        warn_deprecated("level", "`alpha`")
+        alpha = level
+    if with_interval is not None:
+        warn_deprecated("with_interval", "`interval` of the result, always there")
+    check_settings(alpha, num_replicates)
     f = check_logits(as_tensor(unlabelled_logits, "unlabelled_logits").cpu())
-    estimator = default_estimator(held_out) if estimator is None else estimator
-    announce(f"calibrating on {len(held_out.labels):,} held-out samples")
-    estimator.fit(held_out.logits, held_out.labels)
-    announce(f"estimating {f.shape[1]:,} shares from {len(f):,} samples")
-    q = estimator.estimate(f)
-    announce("testing for a shift")
-    p_value = _test(estimator, held_out.logits, f)
-    announce("computing the interval of the tilt")
-    low, high = estimator.gamma_interval_
-    if with_interval:
-        announce("computing the intervals of the shares")
-    log_p_s = estimator.source_prior_.log()
-    width = (high - low) * float(log_p_s.max() - log_p_s.min())
-    is_adapted, reason = _judge(p_value, level, estimator.choice_.gain, width, len(f))
+    evidence = Evidence(
+        held_out,
+        f,
+        classes=classes,
+        floor=floor,
+        estimator=estimator,
+        features=features,
+        num_replicates=num_replicates,
+        seed=seed,
+        announce=announce,
+    )
+    warn_of_repeated(evidence.num_repeated, len(f))
+    announce(f"computing {num_replicates} replicates")
+    return _decide(evidence, alpha)
+
+
+def check_settings(alpha: float, num_replicates: int) -> None:
+    """Raise unless a test at ``alpha`` can reject with so many replicates."""
+    if not 0 <= alpha < 1:
+        raise ValueError(f"`alpha` must be in [0, 1), got {alpha:g}.")
+    fewest = max(MIN_REPLICATES, math.ceil(1 / alpha) - 1 if alpha else 0)
+    if num_replicates < fewest:
+        raise ValueError(
+            f"`num_replicates` must be at least {fewest} for a test at `alpha` "
+            f"{alpha:g}, got {num_replicates}."
+        )
+
+
+def warn_of_repeated(num_repeated: int, num_samples: int) -> None:
+    """Warn if many samples are copies."""
+    if num_repeated > REPEATED_WARNING * num_samples:
+        warnings.warn(
+            f"{num_repeated} of {num_samples} unlabelled samples repeat another one "
+            "and are not counted. Is a camera stuck, or a file listed twice?",
+            RepeatedSamplesWarning,
+            stacklevel=3,
+        )
+
+
+def _decide(evidence: Evidence, alpha: float) -> Adaptation:
+    estimator, q = evidence.estimator, evidence.prior
+    p_s, p_h = estimator.source_prior_, estimator.held_out_prior_
+    is_calibrated = calibration_helps(evidence)
+    rules = [
+        evidence.rule(q, is_calibrated=is_calibrated),
+        evidence.rule(p_s, is_calibrated=False),
+    ]
+    if not torch.equal(p_h, p_s):
+        rules.append(evidence.rule(p_h, is_calibrated=False))
+    found = evidence.examine(rules, with_losses=False)
+    estimate, *fallbacks = found.draws
+    best = max(range(len(fallbacks)), key=lambda i: float(fallbacks[i].accuracy[0]))
+    gain = estimate.accuracy - fallbacks[best].accuracy  # (1 + B,)
+    low, high = widened_interval(gain[1:], gain[0])
+    shortage = evidence.shortage()
+    status: Status = "indicative" if shortage else "supported"
+    decision: Literal["estimate", "source", "held_out"]
+    decision = "source" if best == 0 else "held_out"
+    if found.p_value <= alpha:
+        status, decision = "refused", "source"
+    elif gain[0] >= MIN_GAIN and gain[1:].quantile(GAIN_QUANTILE) > 0:
+        decision = "estimate"
+    prior = {"estimate": q, "source": p_s, "held_out": p_h}[decision]
+    uses_calibrator = decision == "estimate" and is_calibrated
     return Adaptation(
-        target_prior=q if is_adapted else estimator.source_prior_,
-        estimated_prior=q,
-        interval=estimator.interval_ if with_interval else None,
-        gamma=estimator.gamma_,
-        gamma_interval=estimator.gamma_interval_,
-        p_value=p_value,
-        is_adapted=is_adapted,
-        reason=reason,
+        target_prior=evidence.expand_prior(prior),
+        decision=decision,
+        estimated_prior=evidence.expand_prior(q),
+        interval=evidence.prior_interval(found.prior),
+        gain=gain[0].item(),
+        gain_interval=(low.item(), high.item()),
+        gamma=getattr(estimator, "gamma_", float("nan")),
+        assumption_p_value=found.p_value,
+        status=status,
+        reason=evidence.prefixed(
+            _reason(decision, status, gain, found.p_value, shortage)
+        ),
+        retarget=evidence.retargeting(prior, is_calibrated=uses_calibrator),
+        retarget_to_estimate=evidence.retargeting(q, is_calibrated=is_calibrated),
+        retarget_as_trained=evidence.retargeting(p_s, is_calibrated=False),
+        num_repeated=evidence.num_repeated,
+        estimator=estimator,
     )
 
 
-def default_estimator(held_out: Predictions) -> MAPEstimator:
-    """Return the estimator of :func:`adapt`, with the priors that are known."""
-    counts = held_out.source_counts
-    source = None if counts is None else from_counts(counts)
-    return MAPEstimator(trained_prior=held_out.trained_prior, source_prior=source)
+def calibration_helps(evidence: Evidence) -> bool:
+    """Return whether calibrated predictions are no worse on held-out labels.
+
+    The labels are re-weighted to the target. Calibrated probabilities are better in
+    likelihood, so they are used unless accuracy speaks against them by more than one
+    standard error.
+    """
+    q, n = evidence.prior, evidence.counts.double()
+    calibrated, plain = (evidence.rule(q, is_calibrated=flag) for flag in (True, False))
+    weights = (q / n.clamp_min(1))[plain.labels]
+    difference = calibrated.hits.double() - plain.hits.double()
+    mean = (weights * difference).sum() / weights.sum().clamp_min(1e-30)
+    error = (weights * (difference - mean)).square().sum().sqrt() / weights.sum()
+    return bool(mean >= -error)
 
 
-def _test(estimator: MAPEstimator, held_out: Tensor, unlabelled: Tensor) -> float:
-    # Not calibrated: the calibrator has seen the held-out samples and no other.
-    p_s = estimator.source_prior_
-    settings = {"trained_prior": estimator.trained_prior_, "target_prior": p_s}
-    generator = torch.Generator().manual_seed(0)
-    parts = [
-        post_compensate(_some(f, generator).float(), **settings)
-        for f in (held_out, unlabelled)
-    ]
-    return _compared(parts, p_s, NUM_PERMUTATIONS, generator).p_value
-
-
-def _judge(
-    p_value: float, level: float, gain: float, width: float, num_samples: int
-) -> tuple[bool, str]:
-    samples = f"{num_samples} sample{'s' if num_samples > 1 else ''}"
-    p = f"p = {p_value:.3f}" if p_value < 0.095 else f"p = {p_value:.2f}"
-    if p_value > level:
-        return False, f"no shift is seen in {samples} ({p}): the source prior is kept."
-    if not gain > 0 or math.isnan(gain):
-        return False, (
-            f"a shift is seen in {samples} ({p}), but no estimate explains it better "
-            "than the source prior on samples left out: the source prior is kept."
+def _reason(
+    decision: str, status: Status, gain: Tensor, p_value: float, shortage: str
+) -> str:
+    if status == "refused":
+        return (
+            "the samples do not look like any mixture of the known classes "
+            f"(p = {p_value:.3f}): predictions stay as trained."
         )
-    if not width < WIDEST:
-        factor = f"{math.exp(min(width, 99)):.0g}"
-        return False, (
-            f"a shift is seen in {samples} ({p}), but too little is known to say how "
-            f"far it goes (head against tail to a factor of {factor}): the source "
-            "prior is kept."
-        )
-    return True, f"a shift is seen in {samples} ({p}): the estimated prior is used."
+    points = 100 * gain[0].item()
+    low, high = (100 * end.item() for end in widened_interval(gain[1:], gain[0]))
+    used = {
+        "estimate": "the estimated prior is used",
+        "source": "predictions stay as trained",
+        "held_out": "the prior of the held-out data is used",
+    }[decision]
+    text = (
+        f"the estimated prior is expected to change accuracy by {points:+.1f} points "
+        f"(95 % interval {low:+.1f} to {high:+.1f}): {used}."
+    )
+    return f"{text} Indicative only: {shortage}." if shortage else text

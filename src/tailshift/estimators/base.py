@@ -1,9 +1,9 @@
-"""What all estimators share: which prior logits carry, calibration, intervals."""
+"""Base class of the estimators: priors, calibration and intervals."""
 
 import copy
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Self, TypeAlias, overload
 
@@ -21,74 +21,19 @@ from tailshift.estimators.posteriors import (
     Posteriors,
     effective_samples,
 )
+from tailshift.estimators.replicates import (
+    RIDGE,
+    Replicates,
+    Sample,
+    prior_interval,
+)
 from tailshift.priors import VectorLike, as_prior, from_counts
 from tailshift.registry import Registry
 
-LEVEL = 0.95
-NUM_REPLICATES = 200
-REPLICATES_AT_ONCE = 50  # replicates computed side by side
-ROWS = 2**16  # weights drawn at a time
-
-
-def bootstrap_interval(
-    replicate: Callable[[Tensor, Tensor], Tensor],
-    *,
-    num_samples: int,
-    num_held_out: int,
-    level: float = LEVEL,
-    num_replicates: int = NUM_REPLICATES,
-    seed: int = 0,
-) -> Tensor:
-    """Return percentile intervals, lower and upper, shape (2, C).
-
-    Every sample, unlabelled and held-out, counts a Poisson(1) number of times in a
-    replicate, which is drawing with replacement without a fixed total.
-
-    Args:
-        replicate: Takes sample weights (N, B) and held-out weights (n, B), returns
-            estimates (C, B).
-        num_samples: N.
-        num_held_out: n.
-        level: Share of replicates inside.
-        num_replicates: Number of replicates.
-        seed: Seed for the weights.
-
-    Example:
-        >>> x = torch.arange(100.0)
-        >>> bootstrap_interval(
-        ...     lambda v, _: (x[:, None] * v).sum(0, keepdim=True) / v.sum(0),
-        ...     num_samples=100,
-        ...     num_held_out=1,
-        ... ).squeeze()
-        tensor([44.7400, 54.1095])
-    """
-    generator = torch.Generator().manual_seed(seed)
-    estimates = []
-    for start in range(0, num_replicates, REPLICATES_AT_ONCE):
-        columns = min(REPLICATES_AT_ONCE, num_replicates - start)
-        weights = poisson_weights(num_samples, columns, generator)
-        held_out = poisson_weights(num_held_out, columns, generator)
-        estimates.append(replicate(weights, held_out))
-    tail = (1 - level) / 2
-    values = torch.cat(estimates, dim=1)  # (C, replicates)
-    levels = torch.tensor([tail, 1 - tail], dtype=values.dtype)
-    return torch.quantile(values, levels, dim=1)
-
-
-def poisson_weights(rows: int, columns: int, generator: torch.Generator) -> Tensor:
-    """Return Poisson(1) counts (rows, columns) in a byte each, no column all 0."""
-    # Drawn in parts: torch.poisson needs its rates, as wide as float32, in memory.
-    parts = [
-        torch.poisson(torch.ones(min(ROWS, rows - start), columns), generator=generator)
-        for start in range(0, rows, ROWS)
-    ]
-    weights = torch.cat([part.to(torch.uint8) for part in parts])
-    weights[0, weights.sum(dim=0) == 0] = 1
-    return weights
-
-
 FEW = 5  # held-out samples below which a class's share cannot be told well
-COUNT_SMOOTHING = 0.5  # added to each held-out count if no source prior is given
+COUNT_SMOOTHING = 0.5  # a class, added to each held-out count
+SAME_PRIOR_P_VALUE = 0.01  # below, held-out labels are not a sample of the source
+NUM_SIMULATIONS = 300
 
 CalibratorLike: TypeAlias = calibration.Calibrator | str | None
 
@@ -100,21 +45,24 @@ class FewSamplesWarning(UserWarning):
 class PriorEstimator(ABC):
     r"""Estimates a target prior from unlabelled logits.
 
-    ``fit`` re-targets held-out logits from the prior that they carry to the source
-    prior, :math:`f - \log p_{trained} + \log p_s`, and then calibrates them. The mean
+    ``fit`` re-targets held-out logits from the logit prior to the prior of the held-out
+    data, :math:`f - \log p_{trained} + \log p_h`, and then calibrates them. The mean
     calibrated posterior on the held-out data is the denominator of the likelihood
-    ratio.
+    ratio. The held-out prior is the source prior unless the held-out labels contradict
+    it: validation sets are often class-balanced while the training data are not.
 
     Args:
         trained_prior: The prior that the logits carry, positive, shape (C,). By default
             the source prior.
         source_prior: :math:`p_s`, positive, shape (C,). By default the share of each
             class among the held-out labels, smoothed.
-        calibrator: ``"bcts"``, ``"temperature"``, ``"vector"``, an object with ``fit``
-            and ``transform`` (a copy of it is fitted), or None for no calibration.
+        calibrator: ``"auto"`` (chosen by cross-validation), ``"bcts"``,
+            ``"temperature"``, ``"vector"``, an object with ``fit`` and ``transform`` (a
+            copy of it is fitted), or None for no calibration.
 
     Attributes:
         source_prior_: :math:`p_s`, shape (C,).
+        held_out_prior_: :math:`p_h`, which the posteriors hold for, shape (C,).
         trained_prior_: The prior that logits carry, shape (C,).
         calibrator_: The fitted calibrator.
         denominator_: Mean calibrated posterior on the held-out data, shape (C,).
@@ -123,15 +71,17 @@ class PriorEstimator(ABC):
         converged_: Whether it converged.
     """
 
+    prior_: Tensor
     _samples: Posteriors
-    _interval: Tensor | None
+    _replicates: Replicates | None
+    _prior_draws: Tensor | None
 
     def __init__(
         self,
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
     ) -> None:
         self.trained_prior = trained_prior
         self.source_prior = source_prior
@@ -145,14 +95,15 @@ class PriorEstimator(ABC):
         self.counts_ = torch.bincount(y, minlength=num_classes)
         _warn_of_few(self.counts_)
         self.source_prior_, self.trained_prior_ = self._priors(num_classes)
+        self.held_out_prior_ = held_out_prior(self.counts_, self.source_prior_)
         self._log_ratio = log_prior_ratio(
-            self.trained_prior_, self.source_prior_, num_classes=num_classes
+            self.trained_prior_, self.held_out_prior_, num_classes=num_classes
         )
         self.calibrator_ = _make_calibrator(self.calibrator)
         if isinstance(self.calibrator_, calibration.Scaling):
             self.calibrator_.fit_shifted(f, y, self._log_ratio)
         elif self.calibrator_ is not None:
-            self.calibrator_.fit(self._at_source(f), y)
+            self.calibrator_.fit(self._at_held_out(f), y)
         self.labels_ = y
         self._held_out = Posteriors(f, self.posterior, num_classes)
         self.denominator_ = _positive(self._held_out.mean())
@@ -174,29 +125,46 @@ class PriorEstimator(ABC):
         """
         self._check_fitted()
         chunks, is_numpy = _kind(logits)
-        samples = Posteriors(chunks, self.posterior, len(self.denominator_))
-        self._samples, self._interval = samples, None
-        self.prior_ = self._estimate(samples)
-        return self.prior_.numpy() if is_numpy else self.prior_
+        # A copy, so that two threads do not write to one estimator's attributes.
+        worker = copy.copy(self)
+        worker._samples = Posteriors(chunks, self.posterior, len(self.denominator_))
+        worker._replicates = worker._prior_draws = None
+        worker.prior_ = prior = worker._estimate(worker._samples)
+        self.__dict__.update(worker.__dict__)
+        return prior.numpy() if is_numpy else prior
+
+    @property
+    def replicates_(self) -> Replicates:
+        """Draws of calibrator and prior around the last estimate."""
+        self._check_estimated()
+        if self._replicates is None:
+            ridge = getattr(self.calibrator_, "ridge", 0.0) or RIDGE
+            self._replicates = Replicates(
+                Sample.of(self._samples, self._sample_weights()),
+                held_out := Sample.of(self._held_out),
+                self.labels_[held_out.rows],
+                self.prior_,
+                ridge=min(ridge, RIDGE),
+            )
+        return self._replicates
+
+    @property
+    def prior_draws_(self) -> Tensor:
+        """Target priors of the replicates, by likelihood alone, shape (B, C)."""
+        if self._prior_draws is None:
+            self._prior_draws = torch.cat([part.prior for part in self.replicates_])
+        return self._prior_draws
 
     @property
     def interval_(self) -> Tensor:
-        """95 % bootstrap interval of the last estimate: lower and upper, (2, C).
+        """95 % interval of the last estimate: lower and upper end, shape (2, C).
 
-        Held-out and unlabelled samples are both drawn anew. It holds the estimate, and
-        is computed when it is first asked for.
+        It comes from the likelihood of replicates in which the calibrator, the mean
+        posterior and the prior are fitted again, and is widened to contain the
+        estimate. It is computed when you first ask for it.
         """
         self._check_estimated()
-        if self._interval is None:
-            low, high = bootstrap_interval(
-                self._replicate,
-                num_samples=self._samples.num_samples,
-                num_held_out=self._held_out.num_samples,
-            )
-            self._interval = torch.stack(
-                [low.minimum(self.prior_), high.maximum(self.prior_)]
-            )
-        return self._interval
+        return prior_interval(self.prior_draws_, self.prior_, self._samples.num_samples)
 
     @property
     def effective_samples_(self) -> float:
@@ -220,7 +188,7 @@ class PriorEstimator(ABC):
         )
 
     def posterior(self, logits: Tensor) -> Tensor:
-        """Return calibrated posteriors for the source prior, float64, (N, C)."""
+        """Return calibrated posteriors for the held-out prior, float64, (N, C)."""
         self._check_fitted()
         f = check_logits(as_tensor(logits, "logits").cpu())
         if f.shape[1] != len(self._log_ratio):
@@ -228,7 +196,7 @@ class PriorEstimator(ABC):
                 f"`logits` has {f.shape[1]} classes, "
                 f"but the estimator was fitted on {len(self._log_ratio)}."
             )
-        g = self._at_source(f)
+        g = self._at_held_out(f)
         if self.calibrator_ is not None:
             g = self.calibrator_.transform(g)
         return g.softmax(dim=1)
@@ -237,18 +205,8 @@ class PriorEstimator(ABC):
     def _estimate(self, samples: Posteriors) -> Tensor:
         """Return the prior (C,); sets ``num_iter_`` and ``converged_``."""
 
-    @abstractmethod
-    def _replicate(self, weights: Tensor, held_out_weights: Tensor) -> Tensor:
-        """Return estimates (C, B) of the last samples, each column weighted anew."""
-
-    def _at_source(self, f: Tensor) -> Tensor:
+    def _at_held_out(self, f: Tensor) -> Tensor:
         return f.double() + self._log_ratio
-
-    def _denominators(self, held_out_weights: Tensor | None) -> Tensor:
-        """Return the denominator (C, 1), or one a column (C, B)."""
-        if held_out_weights is None:
-            return self.denominator_[:, None]
-        return _positive(self._held_out.mean(held_out_weights))
 
     def _priors(self, num_classes: int) -> tuple[Tensor, Tensor]:
         source = self.source_prior
@@ -288,6 +246,34 @@ class PriorEstimator(ABC):
                 calibration.ConvergenceWarning,
                 stacklevel=4,
             )
+
+
+def held_out_prior(counts: Tensor, source_prior: Tensor) -> Tensor:
+    """Return the prior of held-out data: the source prior unless labels contradict it.
+
+    A likelihood-ratio test, whose null distribution is simulated, compares the counts
+    with the source prior. If it rejects, the prior is the share of each class among
+    the labels, smoothed towards the source prior.
+
+    Args:
+        counts: Held-out labels of each class, shape (C,).
+        source_prior: :math:`p_s`, positive, shape (C,).
+
+    Example:
+        >>> held_out_prior(torch.tensor([50, 50]), torch.tensor([0.9, 0.1]).double())
+        tensor([0.5040, 0.4960], dtype=torch.float64)
+    """
+    n, expected = int(counts.sum()), counts.sum() * source_prior
+    rng = np.random.default_rng(0)
+    p = source_prior.numpy()
+    simulated = rng.multinomial(n, p / p.sum(), size=NUM_SIMULATIONS)
+    drawn = torch.cat([counts[None], torch.from_numpy(simulated)]).double()
+    statistics = torch.xlogy(drawn, drawn / expected).sum(dim=1)
+    p_value = (statistics >= statistics[0] - 1e-9).double().mean()
+    if p_value > SAME_PRIOR_P_VALUE:
+        return source_prior
+    smoothed = counts + COUNT_SMOOTHING * len(counts) * source_prior
+    return smoothed / smoothed.sum()
 
 
 ESTIMATORS: Registry[type[PriorEstimator]] = Registry("estimator", PriorEstimator)

@@ -40,34 +40,22 @@ def predictions(posteriors: Tensor, *, is_soft: bool) -> Tensor:
     return hard.scatter_(1, posteriors.argmax(dim=1, keepdim=True), 1.0)
 
 
-def joint_confusion(
-    held_out: Posteriors, labels: Tensor, *, is_soft: bool, weights: Tensor | None
-) -> Tensor:
+def joint_confusion(held_out: Posteriors, labels: Tensor, *, is_soft: bool) -> Tensor:
     r"""Return :math:`J_{jk}`, the share of predicted class j and label k, (C, C)."""
     joint = torch.zeros(2 * (held_out.num_classes,), dtype=torch.float64)
     start = 0
     for p in held_out.passing():
         z = predictions(p, is_soft=is_soft)
-        if weights is not None:
-            z = z * weights[start : start + len(p), None].double()
         joint.index_add_(1, labels[start : start + len(p)], z.T)
         start += len(p)
     return joint / joint.sum()
 
 
-def mean_prediction(
-    samples: Posteriors, *, is_soft: bool, weights: Tensor | None
-) -> Tensor:
+def mean_prediction(samples: Posteriors, *, is_soft: bool) -> Tensor:
     r"""Return :math:`\mu_j`, the share of each predicted class, (C,)."""
     total = torch.zeros(samples.num_classes, dtype=torch.float64)
-    start = 0
     for p in samples.passing():
-        z = predictions(p, is_soft=is_soft)
-        if weights is None:
-            total += z.sum(dim=0)
-        else:
-            total += weights[start : start + len(p)].double() @ z
-        start += len(p)
+        total += predictions(p, is_soft=is_soft).sum(dim=0)
     return total / total.sum()
 
 
@@ -89,7 +77,7 @@ class ConfusionEstimator(PriorEstimator):
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
     ) -> None:
         super().__init__(
@@ -101,22 +89,12 @@ class ConfusionEstimator(PriorEstimator):
 
     def _estimate(self, samples: Posteriors) -> Tensor:
         self.confusion_ = joint_confusion(
-            self._held_out, self.labels_, is_soft=self.is_soft, weights=None
+            self._held_out, self.labels_, is_soft=self.is_soft
         )
-        mu = mean_prediction(samples, is_soft=self.is_soft, weights=None)
+        mu = mean_prediction(samples, is_soft=self.is_soft)
         q, num_iter, converged = self._solve(self.confusion_, mu)
         self._report(num_iter, converged)
         return q
-
-    def _replicate(self, weights: Tensor, held_out_weights: Tensor) -> Tensor:
-        columns = []
-        for v, v_held_out in zip(weights.T, held_out_weights.T, strict=True):
-            joint = joint_confusion(
-                self._held_out, self.labels_, is_soft=self.is_soft, weights=v_held_out
-            )
-            mu = mean_prediction(self._samples, is_soft=self.is_soft, weights=v)
-            columns.append(self._solve(joint, mu)[0])
-        return torch.stack(columns, dim=1)
 
     @abstractmethod
     def _solve(self, joint: Tensor, mu: Tensor) -> tuple[Tensor, int, bool]:
@@ -159,7 +137,7 @@ class BBSEEstimator(ConfusionEstimator):
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
         ridge: float = 1e-3,
     ) -> None:
@@ -194,7 +172,8 @@ class RLLSEstimator(ConfusionEstimator):
     with the joint confusion matrix J and the shares :math:`\mu` of predicted classes;
     :math:`\Delta = 3\beta\,(2 l / 3n + \sqrt{2 l / n})` with :math:`l = \log(2C/0.05)`
     bounds, up to :math:`\beta`, the error of J from n held-out samples. The prior is
-    :math:`p_s (1 + \theta)`, projected to the simplex.
+    :math:`p_h (1 + \theta)` with the held-out shares :math:`p_h`, projected to the
+    simplex.
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
@@ -218,7 +197,7 @@ class RLLSEstimator(ConfusionEstimator):
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
         beta: float = 0.01,
     ) -> None:
@@ -237,7 +216,8 @@ class RLLSEstimator(ConfusionEstimator):
         theta, num_iter = least_norms(
             joint, mu - joint.sum(dim=1), 3 * self.beta * delta
         )
-        return project_to_simplex(self.source_prior_ * (1 + theta)), num_iter, True
+        # The weights are relative to the held-out labels, whatever the source prior.
+        return project_to_simplex(joint.sum(dim=0) * (1 + theta)), num_iter, True
 
 
 def least_norms(a: Tensor, b: Tensor, delta: float) -> tuple[Tensor, int]:
@@ -294,7 +274,7 @@ class ConfusionLikelihoodEstimator(ConfusionEstimator):
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
         dirichlet: float = 1.0,
     ) -> None:

@@ -46,7 +46,7 @@ class EMEstimator(PriorEstimator):
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         tolerance: float = 1e-8,
         max_iter: int = 10_000,
     ) -> None:
@@ -62,26 +62,13 @@ class EMEstimator(PriorEstimator):
         start = self.source_prior_[:, None]
         found = maximise(
             samples,
-            self._denominators(None),
+            self.denominator_[:, None],
             start=start,
             tolerance=self.tolerance,
             max_iter=self.max_iter,
         )
         self._report(found.num_iter, found.converged)
         return found.x[:, 0]
-
-    def _replicate(self, weights: Tensor, held_out_weights: Tensor) -> Tensor:
-        # From between the estimate and the source: EM cannot leave an exact 0.
-        start = (0.9 * self.prior_ + 0.1 * self.source_prior_)[:, None]
-        found = maximise(
-            self._samples,
-            self._denominators(held_out_weights),
-            start=start.repeat(1, weights.shape[1]),
-            weights=weights,
-            tolerance=1e-5,
-            max_iter=300,
-        )
-        return found.x
 
 
 def estimate_uncalibrated(logits: Tensor, trained_prior: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from tailshift.priors import VectorLike, as_prior, uniform
 
 STRENGTHS = (0.0, 10.0, 30.0, 1e2, 3e2, 1e3, 3e3, 1e4, 1e6)
 NUM_FOLDS = 5
-NORMAL_95 = 1.6448536269514722  # one-sided
+CHOICE_TOLERANCE = 0.5  # standard errors that the choice may be worse than the best
 CHOICE_ELEMENTS = 2**23  # of the posteriors that centre and strength are chosen by
 
 
@@ -37,12 +37,12 @@ class MAPEstimator(TiltEstimator):
     where :math:`\ell` is the likelihood of the held-out and the unlabelled samples
     together (:mod:`~tailshift.estimators.likelihood`), g the centre and A the strength
     in samples. The strength is chosen by five-fold cross-validation of that likelihood,
-    which needs no label of the target: the largest of all strengths that are not
-    significantly worse than the best (5 %, one-sided). So the estimate stays with the
-    tilt if the target is a tilt, and leaves it if the target is not.
+    which needs no label of the target: the largest strength that is within half a
+    standard error of the best. So the estimate stays near the tilt if the target is a
+    tilt, and leaves the tilt if the target is none.
 
-    ``interval_`` is that of the same likelihood without the centre: it says what the
-    data tell of each class by itself, and covers whether or not the target is a tilt.
+    ``interval_`` comes from the same likelihood without the centre, so it covers
+    whether or not the target is a tilt.
 
     Args:
         trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
@@ -56,7 +56,7 @@ class MAPEstimator(TiltEstimator):
         strength_: The chosen strength A.
         center_: g, shape (C,).
         gamma_: γ of the tilt, by the same likelihood.
-        gamma_interval_: A 95 % interval around it, as wide as the tilt's.
+        gamma_interval_: 95 % interval of γ.
         choice_: How each strength fared.
 
     Example:
@@ -73,7 +73,7 @@ class MAPEstimator(TiltEstimator):
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         center: str | VectorLike = "tilt",
         strengths: Sequence[float] = STRENGTHS,
         seed: int = 0,
@@ -98,28 +98,14 @@ class MAPEstimator(TiltEstimator):
             samples,
             self._held_out,
             start=center[:, None],
-            denominator=self._denominators(None),
+            denominator=self.denominator_[:, None],
             pseudo_counts=self.strength_ * center[:, None],
+            tolerance=1e-5,
         )
         self._report(self.num_iter_ + found.num_iter, found.converged)
-        return found.x[: samples.num_classes, 0]
-
-    def _replicate(self, weights: Tensor, held_out_weights: Tensor) -> Tensor:
-        # Without the centre: intervals around it would leave out what it hides.
-        start = (0.9 * self.prior_ + 0.1 * self.source_prior_)[:, None]
-        start = start.repeat(1, weights.shape[1])
-        found = maximise_jointly(
-            self._samples,
-            self._held_out,
-            start=start,
-            denominator=self._denominators(held_out_weights),
-            pseudo_counts=torch.zeros_like(start),
-            weights=weights,
-            held_out_weights=held_out_weights,
-            tolerance=1e-4,
-            max_iter=300,
-        )
-        return found.x[: len(start)]
+        # One sample of the source prior, so no class becomes impossible.
+        N, q = samples.num_samples, found.x[: samples.num_classes, 0]
+        return (N * q + self.source_prior_) / (N + 1)
 
     def _make_center(self, tilt: Tensor) -> Tensor:
         if isinstance(self.center, str):
@@ -153,7 +139,7 @@ class MAPEstimator(TiltEstimator):
         """Return the tilt that both samples call for."""
         if self._is_identified():
             parts = Posteriors.of(target), Posteriors.of(held_out)
-            m = self._denominators(None)
+            m = self.denominator_[:, None]
             self.gamma_ = joint_gamma(*parts, self.source_prior_, m, self.gamma_)
         return tilted(self.source_prior_, self.gamma_)
 
@@ -224,7 +210,7 @@ def _left_out(p: Tensor, w: Tensor, folds: Tensor, num_folds: int) -> Tensor:
 
 
 def _largest_as_good(scores: list[Tensor], strengths: Tensor, ratio: float) -> Choice:
-    """Return the largest strength not significantly worse than the best."""
+    """Return the largest strength near the best one."""
     num_samples = len(scores[0])  # of the target: scores are counted per image of it
     means = sum(s.sum(dim=0) for s in scores) / num_samples
     assert isinstance(means, Tensor)
@@ -234,7 +220,7 @@ def _largest_as_good(scores: list[Tensor], strengths: Tensor, ratio: float) -> C
     # held-out data are independent, hence their variances add up.
     gaps = [s - s[:, best, None] for s in scores]
     variance = torch.stack([g.var(dim=0, correction=0) * len(g) for g in gaps]).sum(0)
-    near = means >= means[best] - NORMAL_95 * variance.sqrt() / num_samples
+    near = means >= means[best] - CHOICE_TOLERANCE * variance.sqrt() / num_samples
     chosen = int(near.nonzero().max())  # strengths are sorted
     # u = 1 everywhere is the source prior itself: what a gain is measured against.
     source = joint_scores(torch.ones(2), ratio, is_target=True)[0] + (

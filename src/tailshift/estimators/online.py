@@ -57,7 +57,7 @@ class OnlineEstimator(TiltEstimator):
         *,
         trained_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
-        calibrator: CalibratorLike = "bcts",
+        calibrator: CalibratorLike = "auto",
         half_life: float = 1000.0,
         strength: float | None = None,
     ) -> None:
@@ -96,17 +96,12 @@ class OnlineEstimator(TiltEstimator):
         self._samples = Posteriors.of(kept)
         age = torch.arange(len(kept) - 1, -1, -1, dtype=torch.float64)
         self._weights = torch.exp2(-age / self.half_life)[:, None]  # (N, 1)
-        q, num_iter, converged = self._follow(self._weights, self._denominators(None))
+        q, num_iter, converged = self._follow(self._weights, self.denominator_[:, None])
         self._report(num_iter, converged)
         return q[:, 0]
 
     def _sample_weights(self) -> Tensor:
         return self._weights[:, 0]
-
-    def _replicate(self, weights: Tensor, held_out_weights: Tensor) -> Tensor:
-        return self._follow(
-            self._weights * weights, self._denominators(held_out_weights)
-        )[0]
 
     def _follow(self, weights: Tensor, m: Tensor) -> tuple[Tensor, int, bool]:
         columns = weights.shape[1]

@@ -3,6 +3,7 @@
 from tailshift.serving.estimation import (
     ShiftReport,
     Unlabelled,
+    certify,
     estimate,
     estimate_shift,
     read_unlabelled,
@@ -23,6 +24,7 @@ __all__ = [
     "ShiftReport",
     "Unlabelled",
     "answer_rows",
+    "certify",
     "estimate",
     "estimate_shift",
     "image_logits",

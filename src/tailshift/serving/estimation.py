@@ -1,23 +1,28 @@
-"""What unlabelled data say about a shift, beside no adaptation and the truth."""
+"""Estimate the prior of unlabelled data, next to the true prior if there are labels."""
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from tailshift.checks import ArrayLike, as_tensor, check_logits
-from tailshift.compensation import post_compensate
 from tailshift.data.own_forms import EXTENSIONS
-from tailshift.estimators import Adaptation, adapt
-from tailshift.estimators.adaptation import default_estimator
+from tailshift.estimators import Adaptation, Certificate, adapt
+from tailshift.estimators import certify as certify_logits
+from tailshift.estimators.known_classes import ClassList
 from tailshift.predictions import Predictions, read_npz, read_safetensors
 from tailshift.priors import from_labels, write_prior
 from tailshift.runs.run import Run, load
 from tailshift.serving import images
+from tailshift.targets import Target
+
+AS_TRAINED, ESTIMATED, TRUE = "as trained", "estimated", "true"
+"""Columns of a report."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +48,7 @@ class ShiftReport:
 
     Attributes:
         adaptation: What was found.
-        source_prior: :math:`p_s`, which no adaptation answers for, shape (C,).
+        source_prior: Prior of the training data, shape (C,).
         true_prior: The share of each class among the labels, if there are any.
         accuracies: In percent, by name; empty without labels.
         class_names: One per class.
@@ -71,7 +76,7 @@ def estimate(
     unlabelled: Unlabelled | ArrayLike | images.PathLike,
     *,
     held_out: Predictions | images.PathLike | None = None,
-    interval: bool = False,
+    classes: ClassList | None = None,
     track: images.Track = iter,
     announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
@@ -83,15 +88,61 @@ def estimate(
             ``.npy``, safetensors), or, for a run, an image or a folder of images.
         held_out: Labelled logits to calibrate on, or their file; by default the run's
             validation logits, or those of ``source``.
-        interval: Whether to compute the 95 % bootstrap interval.
+        classes: The classes that can occur; see :func:`~tailshift.estimators.adapt`.
         track: See :func:`~tailshift.serving.images.image_logits`.
         announce: See :func:`~tailshift.estimators.adapt`.
     """
+    known, given = both_samples(source, unlabelled, held_out, track)
+    return estimate_shift(known, given, classes=classes, announce=announce)
+
+
+def certify(
+    source: Run | Predictions | images.PathLike,
+    unlabelled: Unlabelled | ArrayLike | images.PathLike,
+    target_prior: Target | None = None,
+    *,
+    held_out: Predictions | images.PathLike | None = None,
+    track: images.Track = iter,
+    **options: Any,
+) -> Certificate:
+    """Estimate accuracy on unlabelled data, as ``tailshift certify`` does.
+
+    Args:
+        source: A run or its directory; or labelled held-out logits, or their file.
+        unlabelled: Logits of the same model, shape (N, C), their file (``.npz``,
+            ``.npy``, safetensors), or, for a run, an image or a folder of images.
+        target_prior: Prior of the target if it is known; see
+            :func:`~tailshift.estimators.certify`.
+        held_out: Labelled logits to calibrate on, or their file; by default the run's
+            validation logits, or those of ``source``.
+        track: See :func:`~tailshift.serving.images.image_logits`.
+        options: Passed to :func:`~tailshift.estimators.certify`: ``classes``,
+            ``alpha``, ``num_replicates`` and others.
+
+    Example:
+        >>> logits = torch.randn(1000, 3).mul(2)
+        >>> labels = torch.distributions.Categorical(logits=logits).sample()
+        >>> held_out = Predictions(logits[:500], labels[:500])
+        >>> certify(held_out, logits[500:]).num_target
+        500
+    """
+    known, given = both_samples(source, unlabelled, held_out, track)
+    return certify_logits(known, given.logits, target_prior, **options)
+
+
+def both_samples(
+    source: Run | Predictions | images.PathLike,
+    unlabelled: Unlabelled | ArrayLike | images.PathLike,
+    held_out: Predictions | images.PathLike | None,
+    track: images.Track = iter,
+) -> tuple[Predictions, Unlabelled]:
+    """Return labelled held-out logits and unlabelled logits of the same model."""
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         source = load(source)
     known = images.held_out_logits(source if held_out is None else held_out)
     given = _as_unlabelled(source, unlabelled, track)
-    return estimate_shift(known, given, with_interval=interval, announce=announce)
+    _check_same_model(known, given)
+    return known, given
 
 
 def _as_unlabelled(
@@ -156,35 +207,26 @@ def estimate_shift(
     held_out: Predictions,
     unlabelled: Unlabelled,
     *,
-    with_interval: bool = False,
+    classes: ClassList | None = None,
     announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
-    """Estimate the target prior of unlabelled logits, and judge it if there are labels.
+    """Estimate the target prior of unlabelled logits, and score it if there are labels.
 
     Args:
         held_out: Labelled source data of the same model.
-        unlabelled: Target data; its labels are used for the judgement alone.
-        with_interval: Also compute the bootstrap interval.
+        unlabelled: Target data; its labels are used for the accuracies only.
+        classes: See :func:`~tailshift.estimators.adapt`.
         announce: See :func:`~tailshift.estimators.adapt`.
     """
     _check_same_model(held_out, unlabelled)
-    estimator = default_estimator(held_out)
-    found = adapt(
-        held_out,
-        unlabelled.logits,
-        estimator=estimator,
-        with_interval=with_interval,
-        announce=announce,
-    )
-    p_s, y = estimator.source_prior_, unlabelled.labels
-    priors = {"no adaptation": p_s, "estimated": found.estimated_prior}
-    if y is not None:
-        priors["oracle"] = from_labels(y, held_out.num_classes)
+    found = adapt(held_out, unlabelled.logits, classes=classes, announce=announce)
+    y = unlabelled.labels
+    true_prior = None if y is None else from_labels(y, held_out.num_classes)
     return ShiftReport(
         adaptation=found,
-        source_prior=p_s,
-        true_prior=priors.get("oracle"),
-        accuracies=_accuracies(unlabelled, estimator.trained_prior_, priors),
+        source_prior=found.source_prior,
+        true_prior=true_prior,
+        accuracies=_accuracies(found, unlabelled, true_prior),
         class_names=held_out.class_names,
         num_held_out=len(held_out.labels),
         num_unlabelled=len(unlabelled.logits),
@@ -193,19 +235,21 @@ def estimate_shift(
 
 
 def _accuracies(
-    unlabelled: Unlabelled, trained_prior: Tensor, priors: dict[str, Tensor]
+    found: Adaptation, unlabelled: Unlabelled, true_prior: Tensor | None
 ) -> dict[str, float]:
     """Return the accuracy in percent under each prior, if there are labels."""
-    if unlabelled.labels is None:
+    if unlabelled.labels is None or true_prior is None:
         return {}
-    accuracies = {}
-    for name, prior in priors.items():
-        answer = post_compensate(
-            unlabelled.logits.double(), trained_prior=trained_prior, target_prior=prior
-        )
-        correct = answer.argmax(dim=1) == unlabelled.labels
-        accuracies[name] = 100 * correct.double().mean().item()
-    return accuracies
+    rules = {
+        AS_TRAINED: found.retarget_as_trained,
+        ESTIMATED: found.retarget_to_estimate,
+        TRUE: found.retarget_to_estimate.to(true_prior),
+    }
+    hits = {
+        name: rule(unlabelled.logits).argmax(dim=1) == unlabelled.labels
+        for name, rule in rules.items()
+    }
+    return {name: 100 * hit.double().mean().item() for name, hit in hits.items()}
 
 
 def _check_same_model(held_out: Predictions, unlabelled: Unlabelled) -> None:

@@ -24,8 +24,9 @@ from tailshift.data.images import (
 )
 from tailshift.data.memory import Normalisation
 from tailshift.data.own_forms import EXTENSIONS, image_files
-from tailshift.estimators import ConformalSets, PriorBook
+from tailshift.estimators import Adaptation, ConformalSets, PriorBook
 from tailshift.estimators import adapt as adapt_to
+from tailshift.estimators.known_classes import ClassList, named_classes
 from tailshift.models.classifier import over_views
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
@@ -189,26 +190,29 @@ def predict(
     sites: Mapping[str, str] | PathLike | None = None,
     book: PriorBook | PathLike | None = None,
     sets: float | None = None,
+    classes: ClassList | None = None,
     held_out: Predictions | PathLike | None = None,
     views: Views | None = None,
     track: Track = iter,
     announce: Callable[[str], None] = lambda phase: None,
 ) -> Answers:
-    """Classify image files under a class mix, as ``tailshift predict`` does.
+    """Classify image files under a target prior, as ``tailshift predict`` does.
 
     Args:
         run: A finished run, or its directory.
         images: Files, and folders that are searched with all below them.
         target: The class mix to answer for: a prior, a name (``"uniform"``,
             ``"backward:10"`` …) or a file; by default that of the training data.
-        adapt: Whether to estimate the class mix from these images. It is followed only
-            if the data support it.
+        adapt: Whether to estimate the target prior from these images. The estimate is
+            followed if that is expected to help (:func:`~tailshift.estimators.adapt`).
         site: A site of ``book`` whose mix to answer for.
         sites: The site of each image by its path, or a CSV file with the columns
             ``path`` and ``site``: each is answered for the mix of its own.
         book: A book of priors, or its file, for ``site`` and ``sites``.
         sets: Share of images whose set of classes shall hold the right one
             (:class:`~tailshift.estimators.ConformalSets`).
+        classes: Names or ids of the classes that can occur, or a text file with one
+            name per line; all others get probability 0.
         held_out: Labelled logits to calibrate on, or their file; by default the run's
             validation logits. For ``adapt`` and ``sets``.
         views: See :func:`image_logits`; several to adapt with need the run's held-out
@@ -229,13 +233,31 @@ def predict(
         prior = opened.prior("all" if site is None else site)
         by_path = _by_path(paths, sites)
         by_site = {name: opened.prior(name) for name in by_path.values()}
+    known = None if classes is None else named_classes(classes, run.class_names)
+    if known is not None:
+        prior = known.expand(known.prior(prior), 0.0)
+        by_site = {
+            name: known.expand(known.prior(q), 0.0) for name, q in by_site.items()
+        }
     conformal = None if sets is None else ConformalSets(sets)
     if conformal is not None:
         conformal.fit(held_out_logits(run if held_out is None else held_out))
     found = image_logits(run, paths, views=views, track=track)
-    if adapt:
-        prior, reason = _adapted(run, held_out, found.logits, announce)
-    rows = _rows_by_site(run, found, prior, by_path, by_site, conformal)
+    adaptation = None
+    if adapt and held_out is None and not run.has_val_logits:
+        reason = (
+            f"{run.directory} has no validation logits to calibrate on, so predictions "
+            "stay as trained. Give labelled logits (`held_out`, --held-out)."
+        )
+    elif adapt:
+        labelled = held_out_logits(run if held_out is None else held_out)
+        adaptation = adapt_to(
+            labelled, found.logits, classes=classes, announce=announce
+        )
+        prior, reason = adaptation.target_prior, adaptation.reason
+        if adaptation.status == "refused" and sets is not None:
+            reason += " Prediction sets have no guaranteed coverage on these images."
+    rows = _rows_by_site(run, found, prior, by_path, by_site, conformal, adaptation)
     return Answers(rows, prior, reason, found.broken, by_site)
 
 
@@ -289,23 +311,28 @@ def _rows_by_site(
     by_path: Mapping[str, str],
     by_site: Mapping[str, Tensor],
     conformal: ConformalSets | None,
+    adaptation: Adaptation | None,
 ) -> list[AnswerRow]:
-    """Return the rows in the order of the images, each for the mix of its site."""
+    """Return the rows in the order of the images, each under the prior of its site."""
     groups: dict[str, list[int]] = {}
     for i, path in enumerate(found.paths):
         groups.setdefault(by_path.get(path, ""), []).append(i)
     rows: dict[int, AnswerRow] = {}
     for name, chosen in groups.items():
         q, f = by_site.get(name, prior), found.logits[chosen]
-        answers = answer_rows(
-            [found.paths[i] for i in chosen],
-            f,
-            run.class_names,
-            trained_prior=run.trained_prior,
-            target_prior=q,
-        )
+        if adaptation is None:
+            log_p = post_compensate(
+                f.double(), trained_prior=run.trained_prior, target_prior=q
+            ).log_softmax(dim=1)
+        else:
+            log_p = adaptation.retarget(f)
+        answers = _rows([found.paths[i] for i in chosen], log_p.exp(), run.class_names)
         if conformal is not None:
-            _add_sets(answers, conformal, f, q, run.class_names)
+            # The level of sets holds for the prior of the images, whether or not
+            # predictions follow its estimate.
+            estimated = adaptation is not None and adaptation.status != "refused"
+            q_sets = adaptation.estimated_prior if adaptation and estimated else q
+            _add_sets(answers, conformal, f, q_sets, run.class_names)
         site: AnswerRow = {"site": name} if by_path else {}
         rows |= {i: row | site for i, row in zip(chosen, answers, strict=True)}
     return [rows[i] for i in range(len(rows))]
@@ -329,23 +356,6 @@ def _add_sets(
     for row, is_in, classes in zip(rows, are_in.tolist(), order, strict=True):
         names = [class_names[c] for c in classes if is_in[c]]
         row |= {"set": "; ".join(names), "set_size": len(names)}
-
-
-def _adapted(
-    run: Run,
-    held_out: Predictions | PathLike | None,
-    logits: Tensor,
-    announce: Callable[[str], None],
-) -> tuple[Tensor, str]:
-    """Return the estimate, or the source prior, and why."""
-    if held_out is None and not run.has_val_logits:
-        return run.source_prior, (
-            f"{run.directory} has no validation logits to calibrate on, so that the "
-            "source prior is kept. Give labelled logits (`held_out`, --held-out)."
-        )
-    known = held_out_logits(run if held_out is None else held_out)
-    found = adapt_to(known, logits, announce=announce)
-    return found.target_prior, found.reason
 
 
 def held_out_logits(source: Run | Predictions | PathLike) -> Predictions:
@@ -395,6 +405,12 @@ def answer_rows(
     probs = post_compensate(
         logits.double(), trained_prior=trained_prior, target_prior=target_prior
     ).softmax(dim=1)
+    return _rows(paths, probs, class_names)
+
+
+def _rows(
+    paths: Sequence[str], probs: Tensor, class_names: Sequence[str]
+) -> list[AnswerRow]:
     best = probs.topk(min(TOP, probs.shape[1]), dim=1)
     rows = []
     for path, shares, classes in zip(

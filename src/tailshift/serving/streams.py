@@ -38,7 +38,6 @@ MixFrom: TypeAlias = Literal["training", "book", "approved", "estimate", "reques
 Vector: TypeAlias = NDArray[np.float64]
 LogitRows: TypeAlias = NDArray[np.float32]
 
-SHIFT_LEVEL = 0.01  # the test is done again and again: stricter than `adapt`'s 5 %
 FEWEST = 50  # images, before a site's stream is judged
 MOST_WINDOW = 2**23  # logits of a site that are kept: 32 MB
 MOST_HISTORY = 200  # judgements of a site that are kept
@@ -331,19 +330,17 @@ class Sites:
         """Return what a person should know of a site, in sentences."""
         site, mix = self.get(name), self.mix(name)
         alarms = [self.fault] if self.fault else []
-        if site.doubt:
+        if site.doubt and site.expected is None:
             alarms.append(site.doubt)
-        if site.estimate is None or site.p_value is None or site.p_value > SHIFT_LEVEL:
+        if site.estimate is None or not site.is_supported:
             return alarms
-        if not site.is_supported:
-            return [*alarms, f"{site.reason[:1].upper()}{site.reason[1:]}"]
         gap = 0.5 * np.abs(site.estimate - mix.shares).sum()
         if gap >= MOVED:
-            kind = {"training": "training mix", "book": "mix of the book"}
+            kind = {"training": "training prior", "book": "site prior"}
             alarms.append(
-                f"The class mix has shifted (p = {site.p_value:.3f}): the estimate and "
-                f"the {kind.get(mix.origin, 'approved mix')}, which the answers are "
-                f"for, differ in {gap:.0%} of the images."
+                f"The class distribution has shifted: the estimate and the "
+                f"{kind.get(mix.origin, 'approved prior')}, which predictions use, "
+                f"differ in {gap:.0%} of the images."
             )
         return alarms
 
@@ -395,7 +392,7 @@ class Sites:
         low, high = found.interval.numpy()
         site.low = np.minimum(low, site.estimate)
         site.high = np.maximum(high, site.estimate)
-        site.p_value, site.is_supported = found.p_value, found.is_adapted
+        site.p_value, site.is_supported = found.assumption_p_value, found.is_adapted
         # What follows the colon says which prior is used: here the setting decides.
         site.reason = f"{found.reason.partition(':')[0].rstrip('.')}."
         site.strength, site.judged = strength, num_seen
@@ -489,7 +486,8 @@ class _FittedOnce(MAPEstimator):
     """`adapt` fits what it is given, which takes longer than the rest of it."""
 
     def fit(self, logits: ArrayLike, labels: ArrayLike) -> "_FittedOnce":
-        return self if hasattr(self, "labels_") else super().fit(logits, labels)
+        is_fitted = hasattr(self, "counts_") and len(self.counts_) == logits.shape[1]
+        return self if is_fitted else super().fit(logits, labels)
 
 
 class _Judge:
@@ -508,7 +506,7 @@ class _Judge:
         self._most = int(JUDGED_HALF_LIVES * half_life)
         self._stream = OnlineEstimator(**priors, half_life=half_life)
         self._stream.fit(held_out.logits, held_out.labels)
-        self._whole = _FittedOnce(**priors)
+        self._whole, self._strength = _FittedOnce(**priors), max(STRENGTHS)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FewSamplesWarning)  # said once already
             self._whole.fit(held_out.logits, held_out.labels)
@@ -516,7 +514,7 @@ class _Judge:
     @property
     def strength(self) -> float:
         """How much the last judgement would draw an estimate to a tilt."""
-        return self._whole.strength_
+        return self._strength
 
     def estimate(self, window: LogitRows, strength: float) -> Vector:
         """Return the mix (C,) at the end of a window (N, C)."""
@@ -527,13 +525,10 @@ class _Judge:
 
     def judge(self, window: LogitRows) -> Adaptation:
         """Return what the end of a window (N, C) supports, with a 95 % band."""
-        return adapt(
-            self._held_out,
-            window[-self._most :].copy(),
-            estimator=self._whole,
-            level=SHIFT_LEVEL,
-            with_interval=True,
-        )
+        recent = window[-self._most :].copy()
+        found = adapt(self._held_out, recent, estimator=self._whole)
+        self._strength = getattr(found.estimator, "strength_", self._strength)
+        return found
 
     def certify(self, window: LogitRows) -> Certificate:
         """Return what accuracy to expect at the end of a window (N, C)."""
@@ -541,7 +536,6 @@ class _Judge:
             self._held_out,
             window[-self._most :].copy(),
             estimator=self._whole,
-            level=SHIFT_LEVEL,
             num_replicates=CERTIFICATE_REPLICATES,
         )
 
@@ -555,12 +549,11 @@ def _expected(certificate: Certificate) -> Vector | None:
 
 
 def _doubt(certificate: Certificate) -> str:
-    if not certificate.is_refused:
+    """Return why the expected accuracy is not supported; empty if it is."""
+    if certificate.status == "supported":
         return ""
-    return (
-        "The images do not look like any mixture of the classes (p = "
-        f"{certificate.assumption_p_value:.3f}): no accuracy can be foretold."
-    )
+    reason = certificate.reason
+    return reason[0].upper() + reason[1:]
 
 
 def check_adapt(adapt: str) -> Adapt:
