@@ -7,8 +7,8 @@ import torch
 
 from tailshift.evaluation.summary import Summary
 from tailshift.predictions import Predictions
+from tailshift.report.curves import average_probability
 from tailshift.report.page.figures import (
-    average_probability,
     average_probability_figure,
     class_counts_figure,
     target_shift_figure,

@@ -14,7 +14,6 @@ from tailshift.evaluation import records
 from tailshift.methods import METHODS
 from tailshift.report import ReportRun, rows_by_method
 from tailshift.report.plots import shift_curves
-from tailshift.report.plots.series import series_of
 from tailshift.report.runs import (
     carried_sentence,
     gather_runs,
@@ -23,6 +22,7 @@ from tailshift.report.runs import (
     summarise_runs,
     untested_classes,
 )
+from tailshift.report.series import series_of
 from tailshift.report.style import method_colours
 
 Command = Callable[..., Any]

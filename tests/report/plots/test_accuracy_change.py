@@ -8,7 +8,7 @@ import torch
 from tailshift.predictions import Predictions
 from tailshift.report import ReportRun
 from tailshift.report.plots import accuracy_change_plot, accuracy_changes
-from tailshift.report.plots.series import answers
+from tailshift.report.series import answers
 
 
 def _reference_change(predictions: Predictions, target: str) -> list[float]:

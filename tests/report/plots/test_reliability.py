@@ -9,7 +9,7 @@ from tailshift.metrics import expected_calibration_error
 from tailshift.predictions import Predictions
 from tailshift.report import ReportRun
 from tailshift.report.plots import reliabilities, reliability_plot
-from tailshift.report.plots.series import answers, weigh_samples
+from tailshift.report.series import answers, weigh_samples
 
 BINS = 20
 

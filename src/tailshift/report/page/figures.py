@@ -8,12 +8,12 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from tailshift import priors
-from tailshift.compensation import post_compensate
 from tailshift.evaluation.summary import Summary
 from tailshift.predictions import Predictions
 from tailshift.report import style, tables
+from tailshift.report.curves import average_probability
 from tailshift.report.runs import ReportRun, by_method, method_keys, row_names
+from tailshift.report.series import class_order
 
 MAX_NAMED_TICKS = 30  # with more classes the axis counts ranks; hovering names them
 MAX_TICK_LENGTH = 14
@@ -25,52 +25,6 @@ BELOW_TICKS = {
     "yanchor": "top",
     "yshift": -24,
 }
-_CHUNK = 4096  # test images that are held as float64 probabilities at a time
-
-
-def class_order(predictions: Predictions) -> Tensor:
-    """Return class ids by training count, descending; by id if it is unknown."""
-    if predictions.source_counts is None:
-        return torch.arange(predictions.num_classes)
-    return predictions.source_counts.argsort(descending=True, stable=True)
-
-
-def average_probability(predictions: Predictions, *, compensated: bool) -> Tensor:
-    """Return each class's mean probability over the test set, float64, shape (C,).
-
-    Every class present weighs the same, so that the mean stands for a balanced test
-    set; on one that is balanced this is the plain mean over its samples.
-
-    Args:
-        predictions: Logits, labels and, for ``compensated``, the trained prior.
-        compensated: Move the logits to the uniform prior first.
-
-    Example:
-        >>> logits = torch.tensor([[0.0, 0.0], [0.0, 1.0986]])
-        >>> predictions = Predictions(logits, torch.tensor([0, 1]))
-        >>> average_probability(predictions, compensated=False)
-        tensor([0.3750, 0.6250], dtype=torch.float64)
-    """
-    y, num_classes = predictions.labels, predictions.num_classes
-    n = torch.bincount(y, minlength=num_classes)
-    weights = 1 / (n[y] * (n > 0).sum()).double()  # (N,)
-    mean = torch.zeros(num_classes, dtype=torch.float64)
-    chunks = zip(
-        torch.split(predictions.logits, _CHUNK),
-        torch.split(weights, _CHUNK),
-        strict=True,
-    )
-    for f, w in chunks:
-        f = f.double()  # (_CHUNK, C)
-        if compensated:
-            assert predictions.trained_prior is not None
-            f = post_compensate(
-                f,
-                trained_prior=predictions.trained_prior,
-                target_prior=priors.uniform(num_classes),
-            )
-        mean += w @ f.softmax(-1)
-    return mean
 
 
 def average_probabilities(

@@ -9,7 +9,7 @@ from tailshift.metrics.table import NOTHING
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
 from tailshift.report import tables
-from tailshift.report.page.figures import class_order
+from tailshift.report.series import class_order
 from tailshift.report.style import method_colours, plain
 
 

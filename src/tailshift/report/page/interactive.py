@@ -16,8 +16,8 @@ from torch import Tensor
 from tailshift.metrics.accuracy import class_groups
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
-from tailshift.report.page.figures import class_order
 from tailshift.report.runs import ReportRun, method_keys, unit_of, untested_classes
+from tailshift.report.series import class_order
 from tailshift.report.style import escape_json, method_colours, one_line, plain
 
 SCRIPTS = (

@@ -12,10 +12,9 @@ from torch import Tensor
 from tailshift.metrics.accuracy import class_groups
 from tailshift.metrics.sample_scores import first_argmax
 from tailshift.predictions import Predictions
-from tailshift.report.page.figures import class_order
 from tailshift.report.plots import canvas
-from tailshift.report.plots.series import answers
 from tailshift.report.runs import ReportRun, by_method
+from tailshift.report.series import answers, class_order
 from tailshift.report.tables import target_label
 
 

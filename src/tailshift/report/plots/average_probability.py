@@ -1,54 +1,13 @@
 """The mean probability of each class over a uniform test set: the paper's Figure 2."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from tailshift.report.page.figures import average_probability, class_order
+from tailshift.report.curves import probability_curves
 from tailshift.report.plots import canvas
-from tailshift.report.plots.series import series_of
 from tailshift.report.runs import ReportRun
-
-
-@dataclass(frozen=True, eq=False)
-class ProbabilityCurve:
-    """One line of the figure."""
-
-    name: str
-    method: str
-    is_compensated: bool
-    mean: Tensor
-    """Mean probability of each class, the most frequent in training first, (C,)."""
-    key: str = ""
-    """The method's registered name, which its colour goes by."""
-
-    def ends(self, share: float = 0.1) -> tuple[float, float]:
-        """Return the mean over the first and over the last tenth of the classes."""
-        size = max(1, round(share * len(self.mean)))
-        return self.mean[:size].mean().item(), self.mean[-size:].mean().item()
-
-
-def probability_curves(runs: Sequence[ReportRun]) -> list[ProbabilityCurve]:
-    r"""Return :math:`E_{p_u}[p(c|x)]` of each class, raw and compensated to uniform.
-
-    It is 1/C for every class if the probabilities are those of the uniform target.
-
-    Args:
-        runs: Runs on the same classes; the mean is over seeds too.
-    """
-    curves = []
-    for series in series_of(runs, "uniform"):
-        means = [
-            average_probability(p, compensated=series.is_compensated)
-            for p in series.predictions
-        ]
-        mean = torch.stack(means).mean(0)[class_order(series.predictions[0])]
-        about = series.name, series.method, series.is_compensated
-        curves.append(ProbabilityCurve(*about, mean, series.key))
-    return curves
+from tailshift.report.series import class_order
 
 
 @canvas.print_style()

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from tailshift.metrics.accuracy import class_groups
 from tailshift.predictions import Predictions
-from tailshift.report.page.figures import class_order
 from tailshift.report.plots import canvas
+from tailshift.report.series import class_order
 from tailshift.report.style import COLOURS, NEUTRAL
 
 GROUP_COLOURS = {

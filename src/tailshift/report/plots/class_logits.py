@@ -11,9 +11,9 @@ from torch import Tensor
 
 from tailshift.metrics.sample_scores import row_slices
 from tailshift.predictions import Predictions
-from tailshift.report.page.figures import class_order
 from tailshift.report.plots import canvas
 from tailshift.report.runs import ReportRun, by_method
+from tailshift.report.series import class_order
 
 
 @dataclass(frozen=True, eq=False)

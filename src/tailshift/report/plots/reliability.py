@@ -12,8 +12,8 @@ from torch import Tensor
 
 from tailshift.metrics.calibration_error import ReliabilityDiagram, reliability_diagram
 from tailshift.report.plots import canvas
-from tailshift.report.plots.series import Series, answers, series_of, weigh_samples
 from tailshift.report.runs import ReportRun
+from tailshift.report.series import Series, answers, series_of, weigh_samples
 from tailshift.report.style import NEUTRAL
 
 ACCURACY = "#56B4E9"

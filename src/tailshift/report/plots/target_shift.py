@@ -1,49 +1,14 @@
 """Accuracy against the target's shift, for several methods."""
 
-import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tailshift.evaluation.summary import Summary
 from tailshift.report import tables
+from tailshift.report.curves import shift_curves
 from tailshift.report.plots import canvas
-
-
-@dataclass(frozen=True)
-class ShiftCurve:
-    """One line of the figure; accuracies are fractions, NaN if there is none."""
-
-    name: str
-    method: str
-    is_compensated: bool
-    means: tuple[float, ...]
-    """One for each target."""
-    sds: tuple[float, ...]
-    """Standard deviations over seeds; 0 for a single one."""
-    key: str = ""
-    """The method's registered name, which its colour goes by."""
-
-
-def shift_curves(
-    summaries: Iterable[Summary],
-) -> tuple[tuple[str, ...], list[ShiftCurve]]:
-    """Return the targets, in the order they come in, and a line for each method.
-
-    Args:
-        summaries: Accuracies by method and target.
-    """
-    rows = tables.rows_by_method(summaries)
-    targets = tuple(tables.columns_of(rows))
-    curves = []
-    for row in rows:
-        cells = [row.cells.get(t, tables.Cell(math.nan, math.nan, 0)) for t in targets]
-        means, sds = tuple(c.mean for c in cells), tuple(c.sd for c in cells)
-        about = row.name, row.method, row.is_compensated
-        curves.append(ShiftCurve(*about, means, sds, row.key))
-    return targets, curves
 
 
 @canvas.print_style()

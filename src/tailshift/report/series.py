@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from tailshift.evaluation.records import compensation
@@ -10,6 +11,13 @@ from tailshift.evaluation.sampling import TestSet, draw_test_set
 from tailshift.predictions import Predictions
 from tailshift.report.runs import ReportRun, by_method, row_names
 from tailshift.targets import ordering_counts
+
+
+def class_order(predictions: Predictions) -> Tensor:
+    """Return class ids by training count, descending; by id if it is unknown."""
+    if predictions.source_counts is None:
+        return torch.arange(predictions.num_classes)
+    return predictions.source_counts.argsort(descending=True, stable=True)
 
 
 @dataclass(frozen=True, eq=False)

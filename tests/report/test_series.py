@@ -6,7 +6,7 @@ import torch
 from tailshift import post_compensate, priors
 from tailshift.predictions import Predictions
 from tailshift.report import ReportRun
-from tailshift.report.plots.series import (
+from tailshift.report.series import (
     answers,
     series_of,
     weigh_samples,
