@@ -1,7 +1,6 @@
 """The server: one model over HTTP, batched, with a class mix for each site."""
 
 import asyncio
-import base64
 import hmac
 import logging
 import math
@@ -15,9 +14,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
-from hashlib import sha256
-from html import escape
-from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -40,6 +36,7 @@ from tailshift.estimators import PriorBook
 from tailshift.predictions import Predictions
 from tailshift.priors import class_ids
 from tailshift.registry import did_you_mean
+from tailshift.report.page.render import Page, render_page
 from tailshift.runs.run import Run, load
 from tailshift.serving.export import export_onnx
 from tailshift.serving.images import TOP, PathLike, held_out_logits
@@ -540,19 +537,14 @@ def _problem(error: RequestError) -> Response:
     )
 
 
-def _page() -> tuple[str, str]:
-    """Return the watch page, and the policy that lets only its own parts run."""
-    text = resources.files(__package__).joinpath("watch.html").read_text("utf-8")
-    sources = []
-    for tag in ("style", "script"):
-        parts = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
-        hashes = [base64.b64encode(sha256(p.encode()).digest()) for p in parts]
-        listed = " ".join(f"'sha256-{code.decode()}'" for code in hashes)
-        sources.append(f"{tag}-src {listed}")
-    return text, (
-        f"default-src 'none'; {'; '.join(sources)}; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
+def _html(page: Page) -> Response:
+    policy = f"{page.policy}; frame-ancestors 'none'"  # which only a header can say
+    return HTMLResponse(page.text, headers={"Content-Security-Policy": policy})
+
+
+def _docs(description: dict[str, Any]) -> Page:
+    """Return the description of all routes as a page without scripts."""
+    return render_page("routes.html", title="Routes", paths=description["paths"])
 
 
 def _json(content: BaseModel) -> Response:
@@ -570,12 +562,13 @@ class Routes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._page, self._policy = _page()
+        self._page = render_page(
+            "watch.html", scripts=["watch.js"], connects=True, title="tailshift: sites"
+        )
 
     async def page(self) -> Response:
         """Show the watch page."""
-        headers = {"Content-Security-Policy": self._policy}
-        return HTMLResponse(self._page, headers=headers)
+        return _html(self._page)
 
     async def predict(self, request: Request) -> Response:
         """Classify images, under the mix of a site, a mix given or the training mix."""
@@ -668,7 +661,7 @@ def build_app(service: Service, *, token: str = "") -> FastAPI:
     routes = Routes(service)
     plain: dict[str, Any] = {"response_class": HTMLResponse, "include_in_schema": False}
     app.add_api_route("/", routes.page, **plain)
-    app.add_api_route("/docs", lambda: HTMLResponse(_docs(app.openapi())), **plain)
+    app.add_api_route("/docs", lambda: _html(_docs(app.openapi())), **plain)
     _add(app, "/predict", routes.predict, PredictResponse, PredictRequest, PREDICT)
     _add(app, "/sites", routes.sites, SitesResponse, codes=(401, 403))
     _add(app, "/site", routes.site, SiteResponse, codes=(401, 403, 404, 422))
@@ -725,26 +718,6 @@ async def _refuse(request: Request, error: Exception) -> Response:
         text = f"`site` must be 1 to {MOST_NAME} characters, but is not."
         return _problem(RequestError(422, text))
     return _problem(RequestError(400, "the request was cut short."))
-
-
-def _docs(description: dict[str, Any]) -> str:
-    """Return the description of all routes as a page without scripts."""
-    rows = []
-    for path, methods in description["paths"].items():
-        for method, route in methods.items():
-            bodies = route.get("requestBody", {}).get("content", {})
-            codes = ", ".join(route["responses"])
-            name = f"{method.upper()} {path}"
-            cells = (name, route["description"], ", ".join(bodies), codes)
-            rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
-    head = "".join(f"<th>{name}</th>" for name in ("", "", "Takes", "Answers"))
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>tailshift</title>'
-        '<meta name="color-scheme" content="light dark"><h1>Routes</h1>'
-        f"<table><tr>{head}</tr>{body}</table>"
-        '<p>In full: <a href="/openapi.json">/openapi.json</a> (OpenAPI).</p></html>'
-    )
 
 
 def open_service(
