@@ -55,9 +55,7 @@ def test_report__of_logits_without_priors(tailshift: Command) -> None:
     [row] = _rows("out/table.csv")
     assert row[:2] == ["a", "as_is"]
     page = Path("out/report.html").read_text(encoding="utf-8")
-    assert (
-        "It is not known which prior the logits carry, so nothing is compensated."
-    ) in page
+    assert ("The prior of the logits is unknown, so no result is re-targeted.") in page
 
 
 def test_report__trained_prior_by_name(tailshift: Command) -> None:

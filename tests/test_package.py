@@ -277,7 +277,7 @@ def test_main__answers_without_torch(arguments: list[str]) -> None:
     assert not _loaded(run) & {"torch", "numpy", "scipy"}
 
 
-BESIDE_TORCH = {"scipy", "sklearn", "timm", "torchvision", "plotly", "matplotlib"}
+BESIDE_TORCH = {"scipy", "sklearn", "timm", "torchvision", "jinja2", "matplotlib"}
 BESIDE_TORCH |= {"lightning_fabric", "pandas", "pyarrow", "onnx"}
 
 

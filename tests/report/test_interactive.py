@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import json
-import re
 
 import numpy as np
 import pytest
@@ -12,8 +11,8 @@ import torch
 from tailshift.predictions import Predictions
 from tailshift.report import ReportRun
 from tailshift.report.page.interactive import (
+    explorer,
     fit,
-    interactive_section,
     payload,
     stratified_sample,
 )
@@ -27,11 +26,6 @@ def _all_rows(runs):
 
 def _decode(text: str, kind: str) -> np.ndarray:
     return np.frombuffer(base64.b64decode(text), dtype=kind)
-
-
-def _embedded(section: str):
-    [text] = re.findall(r'id="explorer-data">(.*?)</script>', section)
-    return json.loads(text)
 
 
 def test_payload__holds_what_was_predicted(make_runs) -> None:
@@ -65,15 +59,15 @@ def test_payload__without_priors(make_runs) -> None:
     assert data["counts"] is None
     assert data["groups"] is None
     assert data["methods"][0]["runs"][0]["trainedPrior"] is None
-    section = interactive_section(runs, room=AMPLE)
-    assert (
+    found = explorer(runs, room=AMPLE)
+    assert found["notes"] == [
         "It is not known which prior the logits carry, so only the accuracy as "
         "trained is shown."
-    ) in section
-    assert (
+    ]
+    assert found["order"] == (
         "Training counts are not known: forward favours the first class ids, "
         "backward the last."
-    ) in section
+    )
 
 
 def test_payload__logits_beyond_half_precision() -> None:
@@ -85,11 +79,11 @@ def test_payload__logits_beyond_half_precision() -> None:
     assert halves == [0, -np.inf, -1, -2, -np.inf, 0]
 
 
-def test_interactive_section__says_which_classes_are_left_out() -> None:
+def test_explorer__says_which_classes_are_left_out() -> None:
     predictions = Predictions(torch.eye(3)[:2], torch.tensor([0, 1]))
-    section = interactive_section([ReportRun("A", 0, predictions)], room=AMPLE)
+    notes = explorer([ReportRun("A", 0, predictions)], room=AMPLE)["notes"]
     sentence = "1 class without test samples is left out of every target: class 2."
-    assert sentence in section
+    assert sentence in notes
 
 
 def test_stratified_sample__as_many_of_each_class_as_fit() -> None:
@@ -131,19 +125,17 @@ def test_fit__one_run_of_each_method_then_a_sample(make_runs) -> None:
 
 
 @pytest.mark.parametrize("room", [20_000, 60_000])
-def test_interactive_section__keeps_within_its_room(make_runs, room: int) -> None:
-    runs = make_runs(num_seeds=1)
-    section = interactive_section(runs, room=room)
-    frame = len(interactive_section(runs[:1], room=AMPLE)) - 500 * 10 * 8 // 3
-    assert len(section) < room + frame
-    assert len(_embedded(section)["methods"]) == 3
+def test_explorer__keeps_within_its_room(make_runs, room: int) -> None:
+    data = explorer(make_runs(num_seeds=1), room=room)["data"]
+    assert len(json.dumps(data)) < room
+    assert len(data["methods"]) == 3
 
 
-def test_interactive_section__too_many_classes_for_any_page(make_runs) -> None:
-    section = interactive_section(make_runs(num_seeds=1), room=6_500)
-    assert (
+def test_explorer__too_many_classes_for_any_page(make_runs) -> None:
+    found = explorer(make_runs(num_seeds=1), room=6_500)
+    assert found["data"] is None
+    assert found["notes"] == [
         "With 10 classes, not even one test image of each would fit into a page of "
         "20 MB, so the target cannot be moved here. The tables and figures below are "
         "complete."
-    ) in section
-    assert "explorer-data" not in section
+    ]

@@ -1,7 +1,6 @@
 """The page as a file: self-contained, escaped, whole or not there."""
 
 import dataclasses
-import html
 import json
 import re
 from html.parser import HTMLParser
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from plotly.offline import get_plotlyjs
 
 from tailshift.predictions import Predictions
 from tailshift.report import ReportRun, write_report
@@ -20,7 +18,7 @@ HOSTILE = (
     "<b>bold</b> &amp; &lt;i&gt;",
     '<a href="https://example.org">link</a>',
     "<!-- <script>",
-    "%{y} $x^2$ ${title}",
+    "{{ title }} {% raw %} $title",
     "same",
     "same",
     "two\nlines \u202e\ud800",
@@ -57,12 +55,6 @@ def _write(path: Path, runs: list[ReportRun], title: str = "A title", **options)
     return path.read_text(encoding="utf-8")
 
 
-def _without_plotly(page: str) -> str:
-    script = get_plotlyjs()
-    assert page.count(script) == 1
-    return page.replace(script, "")
-
-
 def _change(run: ReportRun, **fields: object) -> ReportRun:
     predictions = dataclasses.replace(run.predictions, **fields)
     return dataclasses.replace(run, predictions=predictions)
@@ -70,9 +62,7 @@ def _change(run: ReportRun, **fields: object) -> ReportRun:
 
 def test_write_report__tables_figures_and_provenance(make_runs, tmp_path: Path) -> None:
     runs = [dataclasses.replace(run, name=f"runs/{run.seed}") for run in make_runs()]
-    page = _without_plotly(
-        _write(tmp_path / "report.html", runs, notes=["Seen on two cores."])
-    )
+    page = _write(tmp_path / "report.html", runs, notes=["Seen on two cores."])
     assert "<h1>A title</h1>" in page
     assert "<caption>Accuracy by target</caption>" in page
     assert "<caption>All metrics, target uniform</caption>" in page
@@ -84,22 +74,25 @@ def test_write_report__tables_figures_and_provenance(make_runs, tmp_path: Path) 
         "<code>runs/2</code>)</li>"
     ) in page
     number = r"<strong>\d\d\.\d&nbsp;%</strong>"
-    both = f"{number} as trained and {number} compensated on"
+    both = f"{number} as trained and {number} re-targeted on"
     assert re.search(
         rf"Softmax, trained once, reaches {both} <em>uniform</em> \(500 images\), "
         rf"and {both} <em>backward 50</em> \(500 weighted images, effectively \d+\)\.",
-        page,
+        " ".join(page.split()),
     )
 
 
 def test_write_report__loads_nothing(make_runs, tmp_path: Path) -> None:
-    page = _without_plotly(_write(tmp_path / "report.html", make_runs()))
+    page = _write(tmp_path / "report.html", make_runs())
     assert "http:" not in page
     assert "https:" not in page
     for tag, attributes in _Elements(page).tags:
         assert tag not in ("link", "img", "iframe", "base", "object", "embed")
         assert not {"src", "href", "srcset", "action", "style"} & set(attributes)
-    assert "default-src 'none'; script-src 'sha256-" in page
+    assert "default-src 'none'; style-src 'sha256-" in page
+    assert "unsafe" not in page
+    data = _Elements(page).scripts["explorer-data"]
+    assert len(page) - len(data) < 100_000  # all but the logits
 
 
 def test_write_report__hostile_names_stay_text(make_runs, tmp_path: Path) -> None:
@@ -111,21 +104,17 @@ def test_write_report__hostile_names_stay_text(make_runs, tmp_path: Path) -> Non
     page = _write(
         tmp_path / "page.html", runs, title="</title><script>", notes=["<script>"]
     )
-    seen, expected = (_Elements(_without_plotly(p)) for p in (page, benign))
+    seen, expected = (_Elements(p) for p in (page, benign))
     # LADE under another name has a raw and a PC row: compare kinds, not numbers.
     assert {tag for tag, _ in seen.tags} == {tag for tag, _ in expected.tags} | {"code"}
     assert seen.scripts.keys() == expected.scripts.keys()
-    outside_data = _without_plotly(page).replace(seen.scripts["explorer-data"], "")
     for name in HOSTILE[:5]:
-        assert name not in _without_plotly(page)
-    assert HOSTILE[5] not in outside_data
+        assert name not in page
+    assert f"<bdi>{HOSTILE[5]}</bdi>" in page
     embedded = json.loads(seen.scripts["explorer-data"])
     assert embedded["classNames"] == [*HOSTILE[:8], "two lines", "漢字"]
     assert embedded["methods"][0]["name"] == "<i>Softmax</i>"
-    data = json.loads(seen.scripts["class-counts-data"])["data"][0]
-    shown = [html.unescape(name) for name in data["customdata"]]
-    assert shown[:8] == list(HOSTILE[:8])
-    assert shown[8:] == ["two lines", "漢字"]
+    assert page.count("<bdi>two lines</bdi>") == 1
 
 
 def test_write_report__same_runs_same_bytes(make_runs, tmp_path: Path) -> None:
@@ -134,11 +123,12 @@ def test_write_report__same_runs_same_bytes(make_runs, tmp_path: Path) -> None:
 
 
 def test_write_report__single_run(make_runs, tmp_path: Path) -> None:
-    page = _without_plotly(_write(tmp_path / "a.html", make_runs(("LADE",), 1)))
-    assert "In %, a single run; the best of a line in bold." in page
+    page = _write(tmp_path / "a.html", make_runs(("LADE",), 1))
+    assert "In %, a single run; the best of a row in bold." in page
     assert 'class="sd"' not in page
     assert 'class="best"' not in page
     assert "<li>LADE: seed 0</li>" in page
+    assert re.search(r"LADE, trained once, reaches\s+<strong>.* re-targeted on", page)
 
 
 def test_write_report__without_priors_only_raw_results(
@@ -148,10 +138,8 @@ def test_write_report__without_priors_only_raw_results(
         _change(run, source_counts=None, trained_prior=None)
         for run in make_runs(num_seeds=1)
     ]
-    page = _without_plotly(_write(tmp_path / "a.html", runs))
-    assert (
-        "It is not known which prior the logits carry, so nothing is compensated."
-    ) in page
+    page = _write(tmp_path / "a.html", runs)
+    assert ("The prior of the logits is unknown, so no result is re-targeted.") in page
     assert "PC Softmax" not in page
     assert 'id="class-counts"' not in page
     assert 'id="target-shift"' not in page
@@ -162,7 +150,7 @@ def test_write_report__without_counts_the_uniform_target(
     make_runs, tmp_path: Path
 ) -> None:
     runs = [_change(run, source_counts=None) for run in make_runs(num_seeds=1)]
-    page = _without_plotly(_write(tmp_path / "a.html", runs))
+    page = _write(tmp_path / "a.html", runs)
     assert "PC Softmax" in page
     assert 'id="target-shift"' not in page
     assert "<caption>Accuracy by target</caption>" in page

@@ -22,7 +22,6 @@ HOSTILE = (
     "\u202eright to left",
     "漢字",
 )
-FIGURES = ("target-shift", "average-probability", "class-counts")
 
 
 @pytest.fixture
@@ -43,8 +42,7 @@ def _open(browser, report: Path, width: int = 1280, scheme: str = "light"):
     page.on("pageerror", lambda error: events.append(str(error)))
     page.on("request", lambda request: events.append(request.url))
     page.goto(report.as_uri())
-    for name in FIGURES:
-        page.wait_for_selector(f"#{name} .main-svg", state="attached")
+    assert page.locator(".plot").count() == 3
     return page, events
 
 
@@ -56,7 +54,7 @@ def test_page__draws_quietly_and_asks_for_nothing(
     page.mouse.wheel(0, 5000)
     assert events == [report.as_uri()]
     assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert page.locator("#target-shift .scatterlayer .trace").count() == 5
+    assert page.locator("#target-shift .line:visible").count() == 5
     page.close()
 
 
@@ -69,14 +67,13 @@ def test_page__hostile_names_are_text(browser, report: Path) -> None:
         "right to left",
         "漢字",
     ]
-    ticks = page.locator("#class-counts .xtick text").all_text_contents()
+    ticks = page.locator("#class-counts .ticks text").all_text_contents()
     assert ticks[0] == "</script><scr…"
     assert ticks[2] == "<b>bold</b> &…"
-    for index, name in enumerate(HOSTILE[:8]):
-        point = f"{{curveNumber: 0, pointNumber: {index}}}"
-        page.evaluate(f"Plotly.Fx.hover('class-counts', [{point}])")
-        hover = page.locator("#class-counts .hoverlayer")
-        playwright.expect(hover).to_contain_text(name)
+    page.locator("#class-counts").focus()
+    for name in HOSTILE[:8]:
+        page.keyboard.press("ArrowRight")
+        assert page.inner_text("#class-counts .tip strong") == name
     assert page.evaluate("window.hacked === undefined")
     assert page.locator("img, a[href^=http], b").count() == 0
     assert events == [report.as_uri()]
@@ -85,7 +82,7 @@ def test_page__hostile_names_are_text(browser, report: Path) -> None:
 
 def test_page__follows_the_colour_scheme(browser, report: Path) -> None:
     page, _ = _open(browser, report, scheme="light")
-    tick = page.locator("#target-shift .xtick text").first
+    tick = page.locator("#target-shift .ticks text").first
     playwright.expect(tick).to_have_css("fill", "rgb(89, 100, 116)")
     page.emulate_media(color_scheme="dark")
     playwright.expect(tick).to_have_css("fill", "rgb(159, 171, 187)")
@@ -98,8 +95,38 @@ def test_page__legend_works_by_keyboard(browser, report: Path) -> None:
     button.focus()
     page.keyboard.press("Enter")
     assert button.get_attribute("aria-pressed") == "false"
-    shown = page.locator("#target-shift .scatterlayer .trace")
-    playwright.expect(shown).to_have_count(4)
-    page.keyboard.press("Space")
-    playwright.expect(shown).to_have_count(5)
+    shown = page.locator("#target-shift .line:visible")
+    assert shown.count() == 4
+    page.locator("#target-shift").press("End")
+    assert page.locator("#target-shift .tip p").count() == 4
+    button.press("Space")
+    assert shown.count() == 5
+    page.close()
+
+
+def test_tooltips__show_the_numbers_of_the_tables(browser, report: Path) -> None:
+    page, events = _open(browser, report)
+    cells = (
+        page.locator("#by-target tbody tr").nth(1).locator("th, td").all_inner_texts()
+    )
+    area = page.locator("#target-shift .area")
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 1.5 / 11, box["y"] + 100)
+    tip = page.locator("#target-shift .tip")
+    assert tip.locator("strong").inner_text() == cells[0] == "forward 25"
+    assert tip.locator("p span").all_inner_texts() == cells[1:6]
+    assert tip.locator("p").first.inner_text().startswith("Softmax")
+    page.mouse.move(5, 5)
+    assert tip.inner_text() == ""
+    page.get_by_text("Numbers by class").click()
+    rows = page.locator("#by-class tbody tr")
+    average = page.locator("#average-probability")
+    for key, row in (("End", 9), ("ArrowLeft", 8), ("Home", 0)):
+        average.press(key)
+        shown = average.locator(".tip p span").all_inner_texts()
+        assert shown == rows.nth(row).locator("td").all_inner_texts()[2:]
+    average.press("Escape")
+    assert average.locator(".tip").inner_text() == ""
+    assert events == [report.as_uri()]
     page.close()

@@ -3,11 +3,6 @@
 import sys
 from types import ModuleType
 
-from tailshift.report.page.figures import (
-    average_probability_figure,
-    class_counts_figure,
-    target_shift_figure,
-)
 from tailshift.report.page.page import report, write_report
 from tailshift.report.runs import ReportRun
 from tailshift.report.tables import (
@@ -19,12 +14,9 @@ from tailshift.report.tables import (
 
 __all__ = [
     "ReportRun",
-    "average_probability_figure",
-    "class_counts_figure",
     "report",
     "rows_by_method",
     "summary_table",
-    "target_shift_figure",
     "to_markdown",
     "write_csv",
     "write_report",

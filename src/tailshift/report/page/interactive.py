@@ -1,11 +1,8 @@
 """The report's interactive part: the logits in the page, and the page's own scripts."""
 
 import base64
-import json
 from bisect import bisect_right
 from collections.abc import Sequence
-from importlib import resources
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -18,9 +15,9 @@ from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels
 from tailshift.report.runs import ReportRun, method_keys, unit_of, untested_classes
 from tailshift.report.series import class_order
-from tailshift.report.style import escape_json, method_colours, one_line, plain
+from tailshift.report.style import method_colours, one_line
 
-SCRIPTS = (
+EXPLORER_SCRIPTS = (
     "interactive_model.js",
     "interactive_charts.js",
     "interactive_elements.js",
@@ -31,33 +28,19 @@ BYTES_PER_CLASS = 200  # a name, a count and a prior, generously
 SAMPLE_SEED = 0
 
 
-def interactive_script() -> str:
-    """Return the scripts of the interactive part, in the order they build on."""
-    return "\n".join(_part(name) for name in SCRIPTS)
-
-
-def interactive_section(runs: Sequence[ReportRun], *, room: int) -> str:
-    """Return the section in which the target can be moved, or why there is none.
+def explorer(runs: Sequence[ReportRun], *, room: int) -> dict[str, Any]:
+    """Return the logits and notes of "Move the target"; no data if they are too large.
 
     Args:
         runs: Runs on the same classes.
         room: Bytes that it may take; beyond them it carries a sample of the test set.
     """
     chosen, rows, notes = fit(runs, room)
-    if not chosen:
-        note = " ".join([*notes, *_what_is_unknown(runs)])
-        return Template(_part("interactive_absent.html")).substitute(note=note)
-    data = escape_json(json.dumps(payload(chosen, rows), separators=(",", ":")))
-    return Template(_part("interactive.html")).substitute(
-        notes=" ".join([*notes, *_what_is_unknown(runs)]),
-        order=_order(runs),
-        data=data,
-        unit=unit_of(runs),
-    )
-
-
-def _part(name: str) -> str:
-    return (resources.files("tailshift.report.page") / name).read_text(encoding="utf-8")
+    return {
+        "data": payload(chosen, rows) if chosen else None,
+        "notes": [*notes, *_what_is_unknown(runs)],
+        "order": _order(runs),
+    }
 
 
 def fit(
@@ -191,5 +174,5 @@ def _what_is_unknown(runs: Sequence[ReportRun]) -> list[str]:
             "trained is shown."
         )
     if left_out := untested_classes(runs[0]):
-        notes.append(plain(left_out))
+        notes.append(left_out)
     return notes

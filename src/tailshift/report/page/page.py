@@ -1,211 +1,29 @@
 """The report: one HTML file with tables and figures that opens without a network."""
 
-import base64
-import hashlib
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
-from string import Template
+from typing import Any
 
-import plotly
-import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 from torch import Tensor
 
 from tailshift.evaluation.summary import Summary
-from tailshift.metrics.table import METRICS
+from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.priors import counts_from_labels
 from tailshift.report import runs as report_runs
 from tailshift.report import tables
-from tailshift.report.page import figures, html_tables
-from tailshift.report.page.interactive import interactive_script, interactive_section
-from tailshift.report.style import escape_json, plain
+from tailshift.report.curves import probability_curves
+from tailshift.report.page import charts
+from tailshift.report.page.interactive import EXPLORER_SCRIPTS, explorer
+from tailshift.report.page.render import render_page
+from tailshift.report.series import class_order
+from tailshift.report.style import method_colours
 from tailshift.storage import atomic_write, check_new
 
-FIGURE_TEXTS = {
-    "target-shift": (
-        "Accuracy against target shift",
-        "Dashed: as trained. Solid: compensated. Numbers below the axis are the "
-        "target's imbalance ratio: forward targets fall off as the training set does, "
-        "backward ones the other way round. Bars are ± one standard deviation over "
-        "runs.",
-    ),
-    "average-probability": (
-        "Average probability of each class",
-        "Mean over a balanced test set; dashed as trained, solid compensated to the "
-        "uniform prior. What slopes with the training counts still carries their "
-        "prior; dotted is 1/C.",
-    ),
-    "class-counts": (
-        "Training $unit of each class",
-        "What the classifiers learnt from, on a logarithmic scale.",
-    ),
-}
-
-
-def lead(summaries: Sequence[Summary], unit: str = "samples") -> str:
-    """Return what is seen, in numbers, for the first method with a known prior."""
-    known = [s for s in summaries if not math.isnan(s.compensated_mean)]
-    if not known:
-        return (
-            "Accuracy of each classifier as it was trained. It is not known which "
-            "prior the logits carry, so nothing is compensated."
-        )
-    seen = [
-        f"{_percent(s.raw_mean)} as trained and {_percent(s.compensated_mean)} "
-        f"compensated on <em>{plain(tables.target_label(s.target))}</em>"
-        f"{_size(s, unit)}"
-        for s in known
-        if s.method == known[0].method and s.target in ("uniform", "backward:50")
-    ]
-    return (
-        f"{plain(known[0].method)}, trained once, reaches {', and '.join(seen)}. "
-        "Compensated: the logits are moved from the prior they carry to that of the "
-        "target, without any training."
-    )
-
-
-def _size(summary: Summary, unit: str) -> str:
-    text = tables.size_text(summary, unit)
-    return f" ({text})" if text else ""
-
-
-def _percent(fraction: float) -> str:
-    return f"<strong>{100 * fraction:.1f}&nbsp;%</strong>"
-
-
-def facts(runs: Sequence[report_runs.ReportRun]) -> str:
-    """Return the sizes of what was trained and tested, as a description list."""
-    first, unit = runs[0].predictions, report_runs.unit_of(runs)
-    items = [("Classes", f"{first.num_classes:,}", "")]
-    if first.source_counts is not None:
-        n = first.source_counts
-        items.append((f"Training {unit}", f"{int(n.sum()):,}", _spread(n)))
-    tested = counts_from_labels(first.labels, first.num_classes)
-    items.append((f"Test {unit}", f"{len(first.labels):,}", _spread(tested)))
-    num_methods = len({run.method for run in runs})
-    methods = "1 method" if num_methods == 1 else f"{num_methods} methods"
-    items.append(("Runs", str(len(runs)), methods))
-    return "\n".join(
-        f"<div><dt>{term}</dt><dd>{value} <small>{detail}</small></dd></div>"
-        for term, value, detail in items
-    )
-
-
-def _spread(counts: Tensor) -> str:
-    largest, smallest = int(counts.max()), int(counts.min())
-    if largest == smallest:
-        return f"{largest:,} a class"
-    return f"{largest:,} to {smallest:,} a class"
-
-
-def sections(
-    runs: Sequence[report_runs.ReportRun],
-    accuracies: Sequence[Summary],
-    summaries: Sequence[Summary],
-) -> str:
-    """Return the tables and figures, most telling first."""
-    first, unit = runs[0].predictions, report_runs.unit_of(runs)
-    probabilities = figures.average_probability_figure(runs)
-    parts = [
-        html_tables.target_table(accuracies, unit),
-        html_tables.metric_table(summaries, unit),
-    ]
-    if len({summary.target for summary in accuracies}) > 1:
-        figure = figures.target_shift_figure(accuracies)
-        parts.insert(0, _figure_section("target-shift", figure))
-    parts.append(_figure_section("average-probability", probabilities))
-    if first.source_counts is not None:
-        figure = figures.class_counts_figure(first, unit)
-        parts.append(_figure_section("class-counts", figure, unit))
-    classes = html_tables.class_table(first, probabilities, unit)
-    parts.append(f"<section>{classes}</section>")
-    return "\n".join(parts)
-
-
-def _figure_section(name: str, figure: go.Figure, unit: str = "samples") -> str:
-    heading, note = FIGURE_TEXTS[name]
-    heading = heading.replace("$unit", unit)
-    legend = _legend(name, figure)
-    figure.update_layout(showlegend=False)  # the page has its own, made of buttons
-    return f"""<section aria-labelledby="{name}-heading">
-<h2 id="{name}-heading">{heading}</h2>
-<p class="note">{note}</p>
-{legend}
-<div class="plot" id="{name}" role="img" aria-label="{heading}"></div>
-<noscript>The figure needs JavaScript; the tables hold its numbers.</noscript>
-<script type="application/json" id="{name}-data">{script_json(figure)}</script>
-</section>"""
-
-
-def script_json(figure: go.Figure) -> str:
-    """Return a figure as JSON that cannot end the script element it stands in."""
-    return escape_json(json.dumps(json.loads(figure.to_json()), separators=(",", ":")))
-
-
-def _legend(name: str, figure: go.Figure) -> str:
-    buttons = [
-        f'<button type="button" aria-pressed="true" data-plot="{name}" '
-        f'data-trace="{index}">'
-        f"{html_tables.line_key(trace.line.color, trace.line.dash)}"
-        f"{trace.name}</button>"
-        for index, trace in enumerate(figure.data)
-        if trace.showlegend is not False
-    ]
-    return f'<div class="legend">{"".join(buttons)}</div>' if buttons else ""
-
-
-def provenance(
-    runs: Sequence[report_runs.ReportRun],
-    notes: Sequence[str],
-    summaries: Sequence[Summary],
-) -> str:
-    """Return where the numbers come from, one list item per line."""
-    lines = [plain(note) for note in notes]
-    lines += [_origin(*item) for item in report_runs.by_method(runs).items()]
-    lines += [plain(s) for s in map(report_runs.carried_sentence, runs) if s]
-    lines += [
-        "Compensated means f − log p_trained + log p_t for the target's prior p_t; "
-        "PC X is X compensated, and LADE's inference is compensated by definition.",
-        _way(summaries, report_runs.unit_of(runs)),
-        f"tailshift {_version()}, Plotly {plotly.__version__}",
-    ]
-    return "\n".join(f"<li>{line}</li>" for line in lines)
-
-
-def _way(summaries: Sequence[Summary], unit: str) -> str:
-    ways = {summary.sampling for summary in summaries}
-    if "reweighted" not in ways:
-        if "first" in ways and "expected" not in ways:
-            return f"Shifted test sets take the first {unit} of each class."
-        return (
-            "Accuracy on a shifted test set is the expectation over all test sets with "
-            f"the target's counts n_y. All M_y {unit} of class y count, each n_y/M_y."
-        )
-    return (
-        f"The test set is not balanced, so no target is drawn from it: all {unit} "
-        "count, each by p_t(y)/n_y. The effective number of them is (Σw)²/Σw²."
-    )
-
-
-def _origin(method: str, runs: Sequence[report_runs.ReportRun]) -> str:
-    word = "seed" if len(runs) == 1 else "seeds"
-    seeds = ", ".join(str(run.seed) for run in runs)
-    names = ", ".join(f"<code>{plain(run.name)}</code>" for run in runs if run.name)
-    return f"{plain(method)}: {word} {seeds}" + (f" ({names})" if names else "")
-
-
-def _version() -> str:
-    try:
-        return metadata.version("tailshift")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-_SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less its frame
+_SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less the explorer's own
+_SCRIPTS = ("charts.js", *EXPLORER_SCRIPTS)
 
 
 def report(
@@ -303,39 +121,132 @@ def _check_path(path: Path, overwrite: bool) -> None:
 def _render(
     runs: Sequence[report_runs.ReportRun], title: str, notes: Sequence[str]
 ) -> str:
+    values = _values(runs) | {"title": title, "notes": notes}
+
+    def render(explorer: dict[str, Any]) -> str:
+        values["explorer"] = explorer
+        return render_page("report.html", scripts=_SCRIPTS, **values).text
+
+    room = _SIZE_LIMIT - len(render({"data": None, "notes": ()}).encode())
+    return render(explorer(runs, room=room))
+
+
+def _values(runs: Sequence[report_runs.ReportRun]) -> dict[str, Any]:
+    """Return what the page shows, but for the part that moves the target."""
+    unit = report_runs.unit_of(runs)
     shares = [name for name, metric in METRICS.items() if metric.is_percent]
     summaries = report_runs.summarise_runs(
         runs, report_runs.report_targets(runs), metrics=shares
     )
     accuracies = [summary for summary in summaries if summary.metric == "accuracy"]
-    scripts = {
-        "plotly": get_plotlyjs(),
-        "script": _part("page.js"),
-        "interactive_script": interactive_script(),
+    by_target = _by_target(accuracies, unit)
+    rows = by_target["rows"]
+    several = any(cell.num_runs > 1 for row in rows for cell in row.cells.values())
+    return {
+        "unit": unit,
+        "lead": _lead(accuracies),
+        "facts": _facts(runs, unit),
+        "by_target": by_target,
+        "by_metric": _by_metric(summaries, unit),
+        "spread": "mean ± standard deviation over runs" if several else "a single run",
+        "colours": method_colours(tables.row_keys(rows)),
+        "by_method": report_runs.by_method(runs),
+        "carried": list(filter(None, map(report_runs.carried_sentence, runs))),
+        "samplings": {summary.sampling for summary in accuracies},
+        "nothing": NOTHING,
+        "size_text": tables.size_text,
+        "split_target": tables.split_target,
+        "target_label": tables.target_label,
+        "version": metadata.version("tailshift"),
+        "target_shift": charts.target_shift_chart(accuracies)
+        if len(by_target["columns"]) > 1
+        else None,
+        **_by_class(runs, unit),
     }
-    parts = scripts | {
-        "policy": _policy(*scripts.values()),
-        "title": plain(title),
-        "style": _part("page.css") + _part("interactive.css"),
-        "lead": lead(accuracies, report_runs.unit_of(runs)),
-        "facts": facts(runs),
-        "sections": sections(runs, accuracies, summaries),
-        "provenance": provenance(runs, notes, accuracies),
+
+
+def _lead(accuracies: Sequence[Summary]) -> list[Summary]:
+    """Return the accuracies to begin with: of the first method with a known prior."""
+    known = [s for s in accuracies if not math.isnan(s.compensated_mean)]
+    return [
+        summary
+        for summary in known
+        if summary.method == known[0].method
+        and summary.target in ("uniform", "backward:50")
+    ]
+
+
+def _facts(
+    runs: Sequence[report_runs.ReportRun], unit: str
+) -> list[tuple[str, str, str]]:
+    first = runs[0].predictions
+    tested = counts_from_labels(first.labels, first.num_classes)
+    counts = {f"Training {unit}": first.source_counts, f"Test {unit}": tested}
+    num_methods = len({run.method for run in runs})
+    methods = "1 method" if num_methods == 1 else f"{num_methods} methods"
+    return [
+        ("Classes", f"{first.num_classes:,}", ""),
+        *(
+            (term, f"{int(n.sum()):,}", _spread(n))
+            for term, n in counts.items()
+            if n is not None
+        ),
+        ("Runs", str(len(runs)), methods),
+    ]
+
+
+def _spread(counts: Tensor) -> str:
+    largest, smallest = int(counts.max()), int(counts.min())
+    if largest == smallest:
+        return f"{largest:,} per class"
+    return f"{largest:,} to {smallest:,} per class"
+
+
+def _table(rows: Sequence[tables.TableRow]) -> dict[str, Any]:
+    columns = tables.columns_of(rows)
+    best = {column: tables.best_in(rows, column) for column in columns}
+    return {"rows": rows, "columns": columns, "best": best}
+
+
+def _by_target(accuracies: Sequence[Summary], unit: str) -> dict[str, Any]:
+    rows = tables.rows_by_method(accuracies)
+    sizes = {"sizes": tables.sizes_of(rows)}
+    return _table(rows) | sizes | {"size_note": tables.size_note(accuracies, unit)}
+
+
+def _by_metric(summaries: Sequence[Summary], unit: str) -> dict[str, Any]:
+    """Return all metrics on the uniform target, or on the only one there is."""
+    targets = [summary.target for summary in summaries]
+    target = "uniform" if "uniform" in targets else targets[0]
+    return _table(tables.rows_by_metric(summaries, target)) | {
+        "target": tables.target_label(target),
+        "size": tables.size_text(summaries[targets.index(target)], unit),
     }
-    room = _SIZE_LIMIT - sum(len(part.encode()) for part in parts.values())
-    parts["interactive"] = interactive_section(runs, room=room)
-    return Template(_part("page.html")).substitute(parts)
 
 
-def _part(name: str) -> str:
-    return (resources.files("tailshift.report.page") / name).read_text(encoding="utf-8")
-
-
-def _policy(*scripts: str) -> str:
-    """Return a content security policy: these scripts run, and nothing is fetched."""
-    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
-    hashes = " ".join(f"'sha256-{base64.b64encode(d).decode()}'" for d in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; "
-        "img-src data: blob:"
-    )
+def _by_class(runs: Sequence[report_runs.ReportRun], unit: str) -> dict[str, Any]:
+    """Return the figures of classes by rank, and the table with their numbers."""
+    first = runs[0].predictions
+    order = class_order(first)
+    names = [first.class_names[c] for c in order.tolist()]
+    counts = {f"Test {unit}": counts_from_labels(first.labels, first.num_classes)}
+    if first.source_counts is not None:
+        counts = {f"Training {unit}": first.source_counts} | counts
+    curves = probability_curves(runs)
+    columns = [[f"{n:,}" for n in found[order].tolist()] for found in counts.values()]
+    columns += [[f"{100 * p:.2f}" for p in curve.mean.tolist()] for curve in curves]
+    return {
+        "average_probability": charts.average_probability_chart(
+            curves, names, first_column=1 + len(counts)
+        ),
+        "class_counts": None
+        if first.source_counts is None
+        else charts.class_counts_chart(
+            first.source_counts[order].tolist(), names, unit
+        ),
+        "by_class": {
+            "caption": f"{unit.capitalize()}, and average probability in % by method",
+            "columns": [*counts, *(curve.name for curve in curves)],
+            "rows": list(zip(names, zip(*columns, strict=True), strict=True)),
+        },
+    }

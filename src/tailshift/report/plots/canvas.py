@@ -10,7 +10,13 @@ from matplotlib import rc_context, rcdefaults
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tailshift.report.style import NEUTRAL, method_styles, one_line
+from tailshift.report.style import (
+    MAX_CLASS_NAME,
+    MAX_NAMED_CLASSES,
+    NEUTRAL,
+    method_styles,
+    one_line,
+)
 from tailshift.storage import atomic_write
 
 COLUMN, PAGE = 3.45, 7.1
@@ -19,8 +25,7 @@ COLUMN, PAGE = 3.45, 7.1
 POINTS = 8.0
 """Size of all letters at that width."""
 
-MAX_NAMED_CLASSES = 20
-MAX_CLASS_NAME, MAX_METHOD_NAME = 14, 40
+MAX_METHOD_NAME = 40
 LETTER = 0.075  # inches that a letter of a name takes
 MARKERS = {
     "circle": "o",
