@@ -61,11 +61,10 @@ def test_payload__without_priors(make_runs) -> None:
     assert data["methods"][0]["runs"][0]["trainedPrior"] is None
     found = explorer(runs, room=AMPLE)
     assert found["notes"] == [
-        "It is not known which prior the logits carry, so only the accuracy as "
-        "trained is shown."
+        "The prior of the logits is unknown, so only the accuracy as trained is shown."
     ]
     assert found["order"] == (
-        "Training counts are not known: forward favours the first class ids, "
+        "Training counts are unknown: forward favours the first class ids, "
         "backward the last."
     )
 
@@ -115,12 +114,12 @@ def test_fit__one_run_of_each_method_then_a_sample(make_runs) -> None:
         ("LADE", 0),
     ]
     assert [len(r) for r in rows] == [500] * 3
-    assert notes == ["One run of each method is shown here."]
+    assert notes == ["Only the first run of each method is included here."]
     kept, rows, notes = fit(runs, int(bytes_of_names + bytes_of_run))
     assert [len(r) for r in rows] == [160] * 3  # 166 fit: 16 of each class
     assert notes[1] == (
-        "They are computed from 160 of 500 test images, as many of each class as "
-        "there are or fit: all of them would not fit into a page of 20 MB."
+        "These numbers use 160 of 500 test images, balanced over the classes as far "
+        "as possible: all of them would exceed the page limit of 20 MB."
     )
 
 
@@ -135,7 +134,7 @@ def test_explorer__too_many_classes_for_any_page(make_runs) -> None:
     found = explorer(make_runs(num_seeds=1), room=6_500)
     assert found["data"] is None
     assert found["notes"] == [
-        "With 10 classes, not even one test image of each would fit into a page of "
-        "20 MB, so the target cannot be moved here. The tables and figures below are "
+        "With 10 classes, one test image per class already exceeds the page limit of "
+        "20 MB, so the target cannot be changed here. The tables and figures below are "
         "complete."
     ]

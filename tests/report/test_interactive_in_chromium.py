@@ -141,7 +141,7 @@ def test_slider__moves_the_accuracy_shown(page) -> None:
     sentence = page.inner_text("#explorer .sentence")
     assert re.fullmatch(
         r"On forward 50, Softmax reaches \d\d\.\d\s% as trained and \d\d\.\d\s% "
-        r"compensated \(500 weighted images, effectively \d\d\d\)\.",
+        r"re-targeted \(500 weighted images, effectively \d\d\d\)\.",
         sentence,
     )
 
@@ -179,10 +179,10 @@ def test_slider__works_by_keyboard(page) -> None:
 
 
 def test_presets__training_mix_and_reset(page) -> None:
-    page.get_by_role("button", name="Training mix").press("Enter")
+    page.get_by_role("button", name="Training prior").press("Enter")
     counts = np.array(page.embedded["counts"], dtype=float)
     _assert_shows(page, counts / counts.sum())
-    assert page.inner_text("#target-name") == "training mix"
+    assert page.inner_text("#target-name") == "training prior"
     page.get_by_role("button", name="Backward 10").click()
     _assert_shows(page, _profile(page.embedded["order"], 1 / 10))
     page.get_by_role("button", name="Reset").click()
@@ -206,7 +206,8 @@ def test_weights__none_left_is_said(page) -> None:
     for group in page.locator("#group-weights input").all():
         group.fill("-6")
     assert page.inner_text("#explorer .sentence") == (
-        "Every class has weight 0: there is no target. Give one of them a weight."
+        "All class weights are 0, so there is no target. "
+        "Set at least one weight above 0."
     )
     page.get_by_role("button", name="Reset").click()
     _assert_shows(page, np.full(10, 0.1))
@@ -314,7 +315,7 @@ def test_pairs__are_the_confusions_that_change_most(make_runs, open_page) -> Non
             changes.append((abs(x1 - x0) * p_t[a], a, b, x0, x1))
     _, a, b, x0, x1 = max(changes)
     first = page.locator(".pairs li").first
-    assert first.locator(".words").inner_text() == f"class {a} taken for class {b}"
+    assert first.locator(".words").inner_text() == f"class {a} predicted as class {b}"
     shares = re.findall(r"\d+", first.locator(".shares").inner_text())
     assert [int(s) for s in shares] == [round(100 * x0), round(100 * x1)]
 
@@ -335,8 +336,8 @@ def test_unknown_prior__only_raw_results(make_runs, open_page) -> None:
     row = page.locator(".scores tbody tr")
     assert row.get_attribute("data-compensated") == ""
     assert row.locator(".compensated").inner_text() == "–"
-    assert "is not known, so they are not compensated" in page.inner_text(".sentence")
-    assert page.get_by_role("button", name="Training mix").count() == 0
+    assert "is unknown, so they are not re-targeted" in page.inner_text(".sentence")
+    assert page.get_by_role("button", name="Training prior").count() == 0
 
 
 def test_extreme_logits__do_not_underflow(open_page) -> None:

@@ -154,7 +154,7 @@ def test_write_report__without_counts_the_uniform_target(
     assert "PC Softmax" in page
     assert 'id="target-shift"' not in page
     assert "<caption>Accuracy by target</caption>" in page
-    assert "Training counts are not known: forward favours the first class ids" in page
+    assert "Training counts are unknown: forward favours the first class ids" in page
 
 
 def test_write_report__makes_the_folder_and_leaves_nothing_else(

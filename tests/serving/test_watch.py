@@ -111,20 +111,20 @@ def test_page__approves_and_goes_back_by_keyboard(
     for mix, figures in zip(("training", "estimated"), 100 * expected, strict=True):
         value, low, high = figures
         text = f"{value:.1f}\xa0% ({low:.1f} to {high:.1f})"
-        assert facts[f"Expected accuracy, {mix} mix"] == text
-    page.get_by_role("button", name="Approve this mix").focus()
+        assert facts[f"Expected accuracy, {mix} prior"] == text
+    page.get_by_role("button", name="Approve estimate").focus()
     page.keyboard.press("Enter")
     told = page.get_by_role("status")
-    playwright.expect(told).to_have_text("The answers are now for the approved mix.")
+    playwright.expect(told).to_have_text("Predictions now use the approved prior.")
     site = watched.service.sites.get("harbour")
     np.testing.assert_array_equal(site.approved, site.estimate)
     playwright.expect(page.locator("#charts .approved")).to_have_count(8)
     page.keyboard.press("Tab")
     page.keyboard.press("Space")
-    playwright.expect(told).to_have_text("The answers are now for the training mix.")
+    playwright.expect(told).to_have_text("Predictions now use the training prior.")
     np.testing.assert_array_equal(site.approved, watched.service.model.source_prior)
-    page.get_by_label("The mix changes").select_option("auto")
-    playwright.expect(told).to_have_text("The mix changes by itself.")
+    page.get_by_label("Adaptation policy").select_option("auto")
+    playwright.expect(told).to_have_text("Adaptation policy: automatic.")
     assert watched.service.sites.mix("harbour").origin == "estimate"
     page.close()
 
@@ -148,7 +148,7 @@ def test_page__asks_for_the_token(browser: Any, locked: str) -> None:
     page.get_by_label("Token").fill("sesame")
     page.keyboard.press("Enter")
     playwright.expect(page.locator("#lead")).to_have_text(
-        "No images have come yet. POST them to /predict with a site."
+        "No images received yet. POST images to /predict with a site."
     )
     playwright.expect(page.locator("#login")).to_be_hidden()
     page.close()

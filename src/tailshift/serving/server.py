@@ -571,19 +571,19 @@ class Routes:
         return _html(self._page)
 
     async def predict(self, request: Request) -> Response:
-        """Classify images, under the mix of a site, a mix given or the training mix."""
+        """Classify images under a site's prior, a given prior or the training prior."""
         return _json(await self._service.predict(request))
 
     async def sites(self) -> Response:
-        """List the sites, the classes and their shares in the training data."""
+        """List the sites, the classes and the training prior."""
         return _json(await run_in_threadpool(self._service.overview))
 
     async def site(self, site: SiteName) -> Response:
-        """Show a site: its mixes, and its estimates over time."""
+        """Show a site: its priors, and its estimates over time."""
         return _json(await run_in_threadpool(self._service.details, check_site(site)))
 
     async def approve(self, request: Request) -> Response:
-        """Answer for a site's estimate of now, or for the training mix."""
+        """Approve a site's current estimate, or the training prior."""
         given = await self._read(request, ApproveRequest)
         try:
             await run_in_threadpool(self._service.sites.approve, given.site, given.mix)
@@ -594,7 +594,7 @@ class Routes:
         return _json(self._service.summary(given.site))
 
     async def adapt(self, request: Request) -> Response:
-        """Say whose word changes a site's mix."""
+        """Set a site's adaptation policy."""
         given = await self._read(request, AdaptRequest)
         try:
             set_adapt = self._service.sites.set_adapt
@@ -604,7 +604,7 @@ class Routes:
         return _json(self._service.summary(given.site))
 
     async def health(self) -> Response:
-        """Say whether all is well."""
+        """Report whether the server works."""
         reason = self._service.fault
         return _json(Health(status="degraded" if reason else "ok", reason=reason))
 

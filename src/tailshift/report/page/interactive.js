@@ -1,5 +1,5 @@
 "use strict";
-// "Move the target": the controls, and what they set in motion.
+// "Change the target distribution": the controls and their effects.
 
 function startExplorer() {
   const data = JSON.parse(document.getElementById("explorer-data").textContent);
@@ -65,7 +65,7 @@ function startExplorer() {
       ? describeResult(
           state.name + edited, data.unit, methods[state.method], results[state.method]
         )
-      : "Every class has weight 0: there is no target. Give one of them a weight.";
+      : "All class weights are 0, so there is no target. Set at least one weight above 0.";
     find("#class-weight").value = toStop(state.classWeights[state.selected]);
     showWeight(find("#class-weight"), state.classWeights[state.selected]);
   }
@@ -74,10 +74,10 @@ function startExplorer() {
     const c = state.hovered ?? state.selected;
     const { raw, compensated } = results[state.method];
     const training = data.counts ? `${data.counts[c].toLocaleString("en")} training ${data.unit}, ` : "";
-    const after = compensated ? `, ${percent(compensated.ofClass[c])} compensated` : "";
+    const after = compensated ? `, ${percent(compensated.ofClass[c])} re-targeted` : "";
     find("#reading").textContent =
       `${data.classNames[c]}: ${training}${percent(prior[c], 2)} of the target; ` +
-      `${methods[state.method].name} gets ${percent(raw.ofClass[c])} right as trained${after}.`;
+      `accuracy of ${methods[state.method].name}: ${percent(raw.ofClass[c])} as trained${after}.`;
   }
 
   function showPairs(list, method, { rawAnswers, compensatedAnswers: after }) {
@@ -150,11 +150,11 @@ function startExplorer() {
       ["Forward 10", shiftOf(10)], ["Forward 50", 1]];
     const buttons = shifts.map(([text, shift]) => button(text, () => setShift(shift)));
     if (data.counts) {
-      const use = () => setBase(Float64Array.from(data.counts), "training mix", 0);
-      buttons.push(button("Training mix", use));
+      const use = () => setBase(Float64Array.from(data.counts), "training prior", 0);
+      buttons.push(button("Training prior", use));
     }
     const tested = methods[0].runs[0].counts;
-    buttons.push(button("Test set’s mix", () => setBase(tested, "test set’s mix", 0)));
+    buttons.push(button("Test set prior", () => setBase(tested, "test set prior", 0)));
     buttons.push(button("Reset", reset));
     find(".presets").append(...buttons);
   }

@@ -29,7 +29,7 @@ SAMPLE_SEED = 0
 
 
 def explorer(runs: Sequence[ReportRun], *, room: int) -> dict[str, Any]:
-    """Return the logits and notes of "Move the target"; no data if they are too large.
+    """Return what "Change the target distribution" shows; no data if it is too large.
 
     Args:
         runs: Runs on the same classes.
@@ -58,7 +58,11 @@ def fit(
         return list(runs), [torch.arange(len(r.predictions.labels)) for r in runs], []
     first = {run.method: run for run in reversed(runs)}
     kept = [run for run in runs if first[run.method] is run]
-    notes = [] if len(kept) == len(runs) else ["One run of each method is shown here."]
+    notes = (
+        []
+        if len(kept) == len(runs)
+        else ["Only the first run of each method is included here."]
+    )
     rows = [
         stratified_sample(run.predictions.labels, num_classes, size // len(kept))
         for run in kept
@@ -68,18 +72,18 @@ def fit(
     whole = len(kept[0].predictions.labels)
     if len(rows[0]) < whole:
         notes.append(
-            f"They are computed from {len(rows[0]):,} of {whole:,} test "
-            f"{unit_of(runs)}, as many of each class as there are or fit: all of them "
-            "would not fit into a page of 20 MB."
+            f"These numbers use {len(rows[0]):,} of {whole:,} test {unit_of(runs)}, "
+            "balanced over the classes as far as possible: all of them would exceed "
+            "the page limit of 20 MB."
         )
     return kept, rows, notes
 
 
 def _too_large(num_classes: int, unit: str) -> str:
     return (
-        f"With {num_classes:,} classes, not even one test {unit.removesuffix('s')} of "
-        "each would fit into a page of 20 MB, so the target cannot be moved here. The "
-        "tables and figures below are complete."
+        f"With {num_classes:,} classes, one test {unit.removesuffix('s')} per class "
+        "already exceeds the page limit of 20 MB, so the target cannot be changed "
+        "here. The tables and figures below are complete."
     )
 
 
@@ -155,13 +159,12 @@ def _base64(array: NDArray[np.generic]) -> str:
 def _order(runs: Sequence[ReportRun]) -> str:
     if runs[0].predictions.source_counts is None:
         return (
-            "Training counts are not known: forward favours the first class ids, "
+            "Training counts are unknown: forward favours the first class ids, "
             "backward the last."
         )
     return (
-        f"Forward falls off from the class with the most training {unit_of(runs)} to "
-        "the one "
-        "with the fewest, backward the other way round; the number is the ratio of the "
+        f"Forward decreases from the class with the most training {unit_of(runs)} to "
+        "the class with the fewest; backward increases. The number is the ratio of the "
         "largest share to the smallest."
     )
 
@@ -170,8 +173,8 @@ def _what_is_unknown(runs: Sequence[ReportRun]) -> list[str]:
     notes = []
     if all(run.predictions.trained_prior is None for run in runs):
         notes.append(
-            "It is not known which prior the logits carry, so only the accuracy as "
-            "trained is shown."
+            "The prior of the logits is unknown, so only the accuracy as trained is "
+            "shown."
         )
     if left_out := untested_classes(runs[0]):
         notes.append(left_out)

@@ -1,5 +1,5 @@
 "use strict";
-// The charts of "Move the target": each draws on a canvas in the page's colours.
+// The charts of "Change the target distribution": each draws on a canvas in the page's colours.
 
 const MARGIN = { left: 48, right: 8, top: 10, bottom: 30 };
 const SMALLEST_BAR = 2.5; // pixels; with more classes than fit, neighbours are averaged

@@ -1,5 +1,5 @@
 "use strict";
-// The words and elements of "Move the target". Names from outside are written with
+// The words and elements of "Change the target distribution". Names from outside are written with
 // textContent alone, so that none of them becomes markup.
 
 const WEIGHT_STOP = -6; // a weight's slider: 2^x, and no weight at all at its left end
@@ -35,16 +35,16 @@ function count(number) {
 function describeResult(target, unit, { name }, { raw, compensated, size }) {
   const before = `On ${target}, ${name} reaches ${percent(raw.accuracy)} as trained`;
   const after = compensated
-    ? ` and ${percent(compensated.accuracy)} compensated`
-    : "; the prior that its logits carry is not known, so they are not compensated";
+    ? ` and ${percent(compensated.accuracy)} re-targeted`
+    : "; the prior of its logits is unknown, so they are not re-targeted";
   const { whole, effective } = size;
   return `${before}${after} (${count(whole)} weighted ${unit}, effectively ${count(effective)}).`;
 }
 
 function emptyPairs({ isKnown }) {
   return isKnown
-    ? "No answer changes: the logits already carry this target’s prior."
-    : "The prior that the logits carry is not known, so no answer changes.";
+    ? "No prediction changes: the logits already have the prior of this target."
+    : "The prior of the logits is unknown, so no prediction changes.";
 }
 
 // Weights on a logarithmic slider
@@ -159,7 +159,7 @@ function pairItem({ truth, answer: given, before, after }, names) {
   const item = element("li");
   const words = element("span", "words");
   words.append(
-    element("bdi", "truth", names[truth]), " taken for ", element("bdi", "", names[given])
+    element("bdi", "truth", names[truth]), " predicted as ", element("bdi", "", names[given])
   );
   const shares = element("span", "shares");
   const isLess = after < before;

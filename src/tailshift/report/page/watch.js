@@ -1,13 +1,13 @@
 "use strict";
-// Asks the server every few seconds. What comes from it is set as text, never as HTML.
+// Polls the server. Its values are set as text, never as HTML.
 (() => {
   const SECONDS = 3;
-  const MOST_CHARTS = 8;
+  const MAX_CHARTS = 8;
   const ORIGINS = {
-    training: "training mix", book: "mix of the book", approved: "approved mix",
-    estimate: "estimate", request: "mix of the request",
+    training: "training prior", book: "stored site prior", approved: "approved prior",
+    estimate: "estimate", request: "prior of the request",
   };
-  const CHANGES = { auto: "by itself", approve: "after approval", never: "never" };
+  const CHANGES = { auto: "automatic", approve: "after approval", never: "never" };
   const find = (id) => document.getElementById(id);
   const percent = (share) => (100 * share).toFixed(1);
   const count = (number) => number.toLocaleString("en");
@@ -28,7 +28,7 @@
   }
 
   function setText(node, text) {
-    if (node.textContent !== text) node.textContent = text; // says nothing twice
+    if (node.textContent !== text) node.textContent = text; // announces no text twice
   }
 
   async function ask(path, body) {
@@ -37,13 +37,13 @@
     if (token) headers.Authorization = `Bearer ${token}`;
     if (body) headers["Content-Type"] = "application/json";
     const method = body ? "POST" : "GET";
-    const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
-    const content = await answer.json();
-    if (answer.status === 401) {
+    const response = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+    const content = await response.json();
+    if (response.status === 401) {
       find("login").hidden = false;
       find("all").hidden = find("site").hidden = true;
     }
-    if (!answer.ok) throw new Error(content.error);
+    if (!response.ok) throw new Error(content.error);
     return content;
   }
 
@@ -105,20 +105,20 @@
     const { expected_as_trained: asTrained, expected_retargeted: retargeted } = site;
     if (retargeted) {
       return [
-        ["Expected accuracy, training mix", text(asTrained)],
-        ["Expected accuracy, estimated mix", text(retargeted)],
+        ["Expected accuracy, training prior", text(asTrained)],
+        ["Expected accuracy, estimated prior", text(retargeted)],
       ];
     }
-    return site.doubt ? [["Expected accuracy", "cannot be foretold"]] : [];
+    return site.doubt ? [["Expected accuracy", "not available"]] : [];
   }
 
   function showFacts(site) {
     const { summary } = site;
     const facts = [
       ["Images seen", count(summary.images_seen)],
-      ["Answers are for the", ORIGINS[summary.mix_from]],
+      ["Prior in use", ORIGINS[summary.mix_from]],
       ["Shift test", testText(summary)],
-      ["Moved from training", summary.moved === null ? "–" : `${percent(summary.moved)}\u00a0%`],
+      ["Distance from training prior", summary.moved === null ? "–" : `${percent(summary.moved)}\u00a0%`],
     ];
     facts.push(...expectations(site));
     const list = find("facts");
@@ -184,7 +184,7 @@
     const history = points(site);
     const moved = all.training.map((share, c) => Math.abs((site.estimate?.[c] ?? share) - share));
     const order = moved.map((_, c) => c).sort((a, b) => moved[b] - moved[a]);
-    const shown = order.slice(0, MOST_CHARTS).sort((a, b) => a - b);
+    const shown = order.slice(0, MAX_CHARTS).sort((a, b) => a - b);
     const key = JSON.stringify([chosen, history, site.approved]);
     if (key === drawn) return;
     drawn = key;
@@ -206,9 +206,9 @@
     );
     const rest = all.classes.length > shown.length;
     const few = history.length
-      ? "From left to right: images seen. All charts have one scale."
-      : "There is no estimate yet.";
-    setText(find("shown"), rest && history.length ? `The ${shown.length} of ${all.classes.length} classes that moved most. ${few}` : few);
+      ? "x axis: images seen. All charts have the same scale."
+      : "No estimate yet.";
+    setText(find("shown"), rest && history.length ? `The ${shown.length} of ${all.classes.length} classes with the largest changes. ${few}` : few);
   }
 
   function showClasses(all, site) {
@@ -254,7 +254,7 @@
       const images = all.sites.reduce((sum, { images_seen: seen }) => sum + seen, 0);
       setText(find("lead"), names.length
         ? `${count(names.length)} ${names.length > 1 ? "sites" : "site"}, ${count(images)} images, ${all.classes.length} classes.`
-        : "No images have come yet. POST them to /predict with a site.");
+        : "No images received yet. POST images to /predict with a site.");
       showAlarms(all.sites);
       showRows(all.sites);
       find("login").hidden = true;
@@ -285,13 +285,13 @@
     refresh();
   }
 
-  const answersFor = (summary) => `The answers are now for the ${ORIGINS[summary.mix_from]}.`;
-  find("approve").addEventListener("click", () => change("approve", { mix: "estimate" }, answersFor));
+  const describePrior = (summary) => `Predictions now use the ${ORIGINS[summary.mix_from]}.`;
+  find("approve").addEventListener("click", () => change("approve", { mix: "estimate" }, describePrior));
   find("back").addEventListener("click", () =>
-    change("approve", { mix: "training" }, () => "The answers are now for the training mix.")
+    change("approve", { mix: "training" }, () => "Predictions now use the training prior.")
   );
   find("adapt").addEventListener("change", (event) =>
-    change("adapt", { adapt: event.target.value }, (summary) => `The mix changes ${CHANGES[summary.adapt]}.`)
+    change("adapt", { adapt: event.target.value }, (summary) => `Adaptation policy: ${CHANGES[summary.adapt]}.`)
   );
   find("login").addEventListener("submit", (event) => {
     event.preventDefault();
