@@ -49,14 +49,14 @@ def test_help__ends_with_an_example(tailshift: Command) -> None:
 
 def test_figures__of_logits(tailshift: Command) -> None:
     _save("a.npz", source_counts=COUNTS, trained_prior=COUNTS / 538)
-    result = tailshift("figures", "--logits", "My model=a.npz", "-o", "out")
+    result = tailshift("figures", "My model=a.npz", "-o", "out")
     names = [f"out/{name}.{kind}" for name in NAMES for kind in ("svg", "png")]
     assert (result.code, result.err) == (0, "")
     assert result.out.splitlines() == names
     assert all(Path(name).stat().st_size > 1000 for name in names)
     text = Path("out/average_probability.svg").read_text(encoding="utf-8")
     assert "PC My model" in text
-    again = tailshift("figures", "--logits", "My model=a.npz", "-o", "out")
+    again = tailshift("figures", "My model=a.npz", "-o", "out")
     assert (again.code, again.out, again.err) == (
         2,
         "",
@@ -98,7 +98,7 @@ def test_figures__of_runs_with_several_alphas(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "Name a run directory, or a file of logits with --logits."),
+        ((), "Name a run directory, or a file of logits."),
         (
             ("a.npz", "--figure", "reliabilty"),
             "unknown figure 'reliabilty'; did you mean 'reliability'? Known: "

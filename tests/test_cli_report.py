@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tailshift as ts
+
 Command = Callable[..., Any]
 
 NUM_CLASSES, PER_CLASS = 4, 25
@@ -31,8 +33,7 @@ def test_report__of_logits_with_their_priors(tailshift: Command) -> None:
     known = {"source_counts": COUNTS, "trained_prior": prior, "class_names": names}
     _save("a.npz", 0, **known)
     _save("b.npz", 1, **known)
-    # As a shell expands --logits *.npz: what follows the first one is an argument.
-    result = tailshift("report", "--logits", "My model=a.npz", "b.npz", "-o", "out")
+    result = tailshift("report", "My model=a.npz", "b.npz", "-o", "out")
     assert result == (0, "out/report.html\n", "")
     rows = _rows("out/table.csv")
     assert len(rows) == 2 * 11
@@ -46,7 +47,7 @@ def test_report__of_logits_with_their_priors(tailshift: Command) -> None:
 
 def test_report__of_logits_without_priors(tailshift: Command) -> None:
     _save("a.npz")
-    assert tailshift("report", "--logits", "a.npz", "-o", "out") == (
+    assert tailshift("report", "a.npz", "-o", "out") == (
         0,
         "out/report.html\n",
         "note: a.npz does not say which prior its logits carry, so only raw results "
@@ -60,17 +61,31 @@ def test_report__of_logits_without_priors(tailshift: Command) -> None:
 
 def test_report__trained_prior_by_name(tailshift: Command) -> None:
     _save("a.npz", source_counts=COUNTS)
-    options = ("--logits", "a.npz", "--trained-prior", "source", "-o", "out")
+    options = ("a.npz", "--trained-prior", "source", "-o", "out")
     assert tailshift("report", *options).err == ""
     [uniform] = [row for row in _rows("out/table.csv") if row[1] == "uniform"]
     assert float(uniform[4]) > float(uniform[2])
+
+
+def test_report__old_option_for_files_still_works(tailshift: Command) -> None:
+    _save("a.npz", source_counts=COUNTS, trained_prior=COUNTS / COUNTS.sum())
+    assert tailshift("report", "--logits", "a.npz", "-o", "out") == (
+        0,
+        "out/report.html\n",
+        "note: `--logits` is deprecated: name the files as arguments.\n",
+    )
+    with pytest.warns(DeprecationWarning, match="`logits` is deprecated"):
+        ts.report((), "again", logits=["a.npz"])
+    assert (
+        Path("again/report.html").read_bytes() == Path("out/report.html").read_bytes()
+    )
 
 
 def test_report__of_probs_with_a_prior_and_no_counts(tailshift: Command) -> None:
     probs = np.full((NUM_CLASSES, NUM_CLASSES), 0.1) + 0.6 * np.eye(NUM_CLASSES)
     prior = np.full(NUM_CLASSES, 0.25)
     np.savez("a.npz", probs=probs, labels=np.arange(4), trained_prior=prior)
-    assert tailshift("report", "--logits", "a.npz", "-o", "out").err == ""
+    assert tailshift("report", "a.npz", "-o", "out").err == ""
     [row] = _rows("out/table.csv")
     assert row[:6] == ["a", "uniform", "100.00", "0.00", "100.00", "0.00"]
 
@@ -78,19 +93,19 @@ def test_report__of_probs_with_a_prior_and_no_counts(tailshift: Command) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Name a run directory, or a file of logits with --logits."),
+        ([], "Name a run directory, or a file of logits."),
         (
-            ["--logits", "none.npz"],
+            ["none.npz"],
             "There is no predictions file none.npz. "
             "Write one with Predictions.save(path).",
         ),
         (
-            ["--logits", "a.npz", "a.npz"],
+            ["a.npz", "a.npz"],
             "`runs` must differ in method or seed, but a seed 0 is there twice. "
             "Give one of them another method name.",
         ),
         (
-            ["--logits", "a.npz", "--trained-prior", "source"],
+            ["a.npz", "--trained-prior", "source"],
             "`trained_prior` 'source' is the prior of the training set, but "
             "a.npz holds no `source_counts`. Add them to the file.",
         ),

@@ -68,4 +68,5 @@ def test_is_logits_file(tmp_path: Path) -> None:
     assert is_logits_file(str(path))
     assert is_logits_file(f"My model={path}")
     assert not is_logits_file(str(tmp_path))
-    assert not is_logits_file(f"My model={tmp_path / 'b.npz'}")
+    assert is_logits_file(f"My model={tmp_path / 'missing.npz'}")
+    assert not is_logits_file(str(tmp_path / "missing"))

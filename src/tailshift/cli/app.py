@@ -280,15 +280,11 @@ def write_text(path: Path, text: str) -> None:
 
 RunsOrLogits = Annotated[
     list[str] | None,
-    typer.Argument(help="Run directories, or files as for --logits.", metavar="RUN…"),
-]
-LogitsFiles = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[NAME=]FILE",
-        help="Logits and labels made elsewhere: .npz or safetensors.",
+    typer.Argument(
+        help="Run directories, or [NAME=]FILE of logits and labels.", metavar="RUN…"
     ),
 ]
+LogitsFiles = Annotated[list[str] | None, typer.Option(hidden=True)]
 TrainedPrior = Annotated[
     Literal["source", "uniform"] | None,
     typer.Option(help="The prior that logits carry, if their file does not say."),

@@ -112,8 +112,7 @@ def evaluate_command(
         )
     loaded = [load(Path(run)) for run in runs if run not in files]
     found = report_runs.gather_runs(
-        loaded,
-        logits=files,
+        [*loaded, *files],
         trained_prior=trained_prior,
         prior=prior,
         announce=print_note,
@@ -164,12 +163,10 @@ def report_command(
     """Write report.html and table.csv of finished runs, or of logits, into a folder."""
     from tailshift.report import report
 
-    _check_named(runs, logits)
     page = report(
-        runs or (),
+        _named(runs, logits),
         output,
         title=title,
-        logits=logits or (),
         trained_prior=trained_prior,
         force=force,
         announce=print_note,
@@ -177,9 +174,14 @@ def report_command(
     print(page)
 
 
-def _check_named(runs: list[str] | None, logits: list[str] | None) -> None:
-    if not (runs or logits):
-        raise ValueError("Name a run directory, or a file of logits with --logits.")
+def _named(runs: list[str] | None, logits: list[str] | None) -> list[str]:
+    """Return all that was named; files of logits may still come with ``--logits``."""
+    if logits:
+        print_note("`--logits` is deprecated: name the files as arguments.")
+    named = [*(runs or ()), *(logits or ())]
+    if not named:
+        raise ValueError("Name a run directory, or a file of logits.")
+    return named
 
 
 @app.command(epilog="Example: tailshift figures runs/digits_lt/lade-seed0 -o figures")
@@ -212,12 +214,8 @@ def figures(
     )
     from tailshift.report.runs import gather_runs
 
-    _check_named(runs, logits)
     found = gather_runs(
-        runs or (),
-        logits=logits or (),
-        trained_prior=trained_prior,
-        announce=print_note,
+        _named(runs, logits), trained_prior=trained_prior, announce=print_note
     )
     paths = write_figures(
         found,

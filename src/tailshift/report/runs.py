@@ -126,7 +126,6 @@ NamedRun: TypeAlias = Run | ReportRun | str | os.PathLike[str]
 def gather_runs(
     runs: NamedRun | Iterable[NamedRun],
     *,
-    logits: Iterable[str | Path] = (),
     trained_prior: StatedPrior | None = None,
     prior: PriorChoice = "declared",
     announce: Callable[[str], None] = warnings.warn,
@@ -135,7 +134,6 @@ def gather_runs(
 
     Args:
         runs: Runs, run directories or files of logits; a single one needs no list.
-        logits: Further files of logits.
         trained_prior: Prior that logits carry, for files that do not say.
         prior: Prior to compensate runs from: the declared one, or the one measured on
             their validation images.
@@ -144,7 +142,7 @@ def gather_runs(
     """
     if isinstance(runs, Run | ReportRun | str | os.PathLike):
         runs = [runs]
-    ready, trained, files = [], [], [str(file) for file in logits]
+    ready, trained, files = [], [], []
     for run in runs:
         if isinstance(run, ReportRun):
             ready.append(run)
@@ -285,8 +283,11 @@ def run_from_logits(
 
 
 def is_logits_file(file: str) -> bool:
-    """Return whether this is a file, with or without ``NAME=`` before it."""
-    return _split(file)[1].is_file()
+    """Return whether this names a file of logits, with or without ``NAME=``."""
+    path = _split(file)[1]
+    return path.is_file() or (
+        path.suffix in (".npz", ".safetensors") and not path.is_dir()
+    )
 
 
 def _split(file: str) -> tuple[str, Path]:

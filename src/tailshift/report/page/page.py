@@ -1,6 +1,7 @@
 """The report: one HTML file with tables and figures that opens without a network."""
 
 import math
+import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from importlib import metadata
@@ -20,6 +21,7 @@ from tailshift.report.page.interactive import EXPLORER_SCRIPTS, explorer
 from tailshift.report.page.render import render_page
 from tailshift.report.series import class_order
 from tailshift.report.style import method_colours
+from tailshift.runs.run import Run
 from tailshift.storage import atomic_write, check_new
 
 _SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less the explorer's own
@@ -40,11 +42,12 @@ def report(
     """Write ``report.html`` and ``table.csv`` into a folder; return the page's path.
 
     Args:
-        runs: Runs, run directories or files of logits; a single one needs no list.
+        runs: Runs, run directories or files of logits, each a path or ``"NAME=PATH"``;
+            a single one needs no list.
         output: Folder for both files, made if it is missing.
         title: Heading of the page.
         notes: Lines for the foot of the page: data, hardware, commit, command.
-        logits: Further files of logits, each a path or ``"NAME=PATH"``.
+        logits: Deprecated; give the files of logits in ``runs``.
         trained_prior: Prior that logits carry, for files that do not say: ``"source"``
             or ``"uniform"``.
         force: Replace files that exist.
@@ -67,8 +70,14 @@ def report(
     page, table = Path(output) / "report.html", Path(output) / "table.csv"
     for path in (page, table):
         check_new(path, force)
+    if files := [str(file) for file in logits]:
+        text = "`logits` is deprecated: give the files in `runs`."
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        if isinstance(runs, Run | report_runs.ReportRun | str | os.PathLike):
+            runs = [runs]
+        runs = [*runs, *files]
     found = report_runs.gather_runs(
-        runs, logits=logits, trained_prior=trained_prior, announce=announce
+        runs, trained_prior=trained_prior, announce=announce
     )
     write_report(page, found, title=title, notes=notes, overwrite=force)
     tables.write_csv(
