@@ -1,4 +1,4 @@
-"""The report's figures, as places in inline SVG that fits any width."""
+"""Charts of the report: coordinates for inline SVG that fits any width."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -89,7 +89,7 @@ class Chart:
 
 
 class _Axis:
-    """The y axis between the first and the last of some round numbers."""
+    """A linear y axis between two round numbers that enclose the values."""
 
     def __init__(self, values: Sequence[float]) -> None:
         low, high = min(values), max(values)
@@ -107,7 +107,7 @@ class _Axis:
 
 
 def target_shift_chart(summaries: Iterable[Summary]) -> Chart:
-    """Return accuracy by target, a line per row; error bars are ± 1 standard deviation.
+    """Return the chart of accuracy by target, with ± 1 standard deviation.
 
     Args:
         summaries: Accuracies, as in the table ``by-target``.
@@ -140,7 +140,7 @@ def target_shift_chart(summaries: Iterable[Summary]) -> Chart:
 def average_probability_chart(
     curves: Sequence[ProbabilityCurve], class_names: Sequence[str], first_column: int
 ) -> Chart:
-    """Return the mean probability of each class over the test set: Figure 2.
+    """Return the chart of mean probabilities by class (Figure 2).
 
     Args:
         curves: Mean probabilities by rank, a line each.
@@ -167,7 +167,7 @@ def average_probability_chart(
 def class_counts_chart(
     counts: Sequence[int], class_names: Sequence[str], unit: str
 ) -> Chart:
-    """Return the training samples of each class as bars on a logarithmic axis.
+    """Return the bar chart of training counts by class, on a log axis.
 
     Args:
         counts: By rank, at least one of them positive.
@@ -265,7 +265,7 @@ def _kinds(targets: Sequence[str]) -> Ticks:
 
 
 def _class_axis(names: Sequence[str]) -> dict[str, Any]:
-    """Return the x axis of classes by rank: their names, or ranks if there are many."""
+    """Return the x axis of classes: names, or ranks if there are many."""
     axis = {"table": "by-class", "num_places": len(names)}
     if len(names) <= MAX_NAMED_CLASSES:
         labels = _labels([_shortened(one_line(name)) for name in names])

@@ -29,11 +29,11 @@ SAMPLE_SEED = 0
 
 
 def explorer(runs: Sequence[ReportRun], *, room: int) -> dict[str, Any]:
-    """Return what "Change the target distribution" shows; no data if it is too large.
+    """Return the logits and notes of the part that changes the target.
 
     Args:
         runs: Runs on the same classes.
-        room: Bytes that it may take; beyond them it carries a sample of the test set.
+        room: Maximum size in bytes; larger data are sampled, or left out.
     """
     chosen, rows, notes = fit(runs, room)
     return {

@@ -1,4 +1,4 @@
-"""Fill Jinja2 templates: one base, one stylesheet, and a policy that allows no more."""
+"""Jinja2 templates: one base, one stylesheet, one content policy."""
 
 import base64
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from tailshift.report.style import one_line
 
 
 class Page(NamedTuple):
-    """An HTML page and the content security policy that is written in it."""
+    """An HTML page and its content security policy."""
 
     text: str
     policy: str
@@ -22,7 +22,7 @@ class Page(NamedTuple):
 def render_page(
     template: str, *, scripts: Sequence[str] = (), connects: bool = False, **values: Any
 ) -> Page:
-    """Fill a template of this folder; strings are escaped, on one line each.
+    """Fill a template of this folder; all strings are escaped.
 
     Args:
         template: File name of the template, which extends ``base.html``.
