@@ -175,7 +175,7 @@ def test_interval__is_finite_and_ordered(estimator, mixture):
     assert low.isfinite().all()
     assert (low <= high).all()
     assert ((low <= q) & (q <= high)).all()
-    assert fitted.interval_ is fitted.interval_  # computed once
+    assert fitted.prior_draws_ is fitted.prior_draws_  # computed once
     assert fitted.num_iter_ >= 1
     assert fitted.converged_
 
@@ -213,7 +213,7 @@ def test_errors__are_sentences(estimator, mixture):
         estimator(calibrator="bctz").fit(torch.randn(10, 2), torch.arange(10) % 2)
     assert str(error.value) == (
         "unknown calibrator 'bctz'; did you mean 'bcts'? "
-        "Known: bcts, temperature, vector"
+        "Known: auto, bcts, identity, temperature, vector"
     )
     with pytest.raises(ValueError, match="positive") as error:
         estimator(source_prior=[1.0, 0.0]).fit(torch.randn(10, 2), torch.arange(10) % 2)

