@@ -47,6 +47,7 @@ def test_tilt__is_the_maximum_on_a_grid(mixture):
     assert abs(grid[np.argmax(values)] - tilt.gamma_) < 1e-2  # a weak prior pulls to 1
 
 
+@pytest.mark.slow  # 200 replicates per draw: minutes
 @pytest.mark.parametrize(
     ("num_draws", "least"),
     [(30, 0.83), pytest.param(300, 0.87, marks=pytest.mark.slow)],
