@@ -30,7 +30,7 @@ new = 900 + rng.choice(897, size=400, p=mix[y[900:]] / mix[y[900:]].sum())
 
 # %%
 # ``adapt`` tests for a shift, estimates the mix, and decides whether to follow it.
-found = ts.adapt(held_out, logits[new], with_interval=True)
+found = ts.adapt(held_out, logits[new])
 print(found.reason)
 
 # %%
