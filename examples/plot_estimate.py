@@ -1,9 +1,9 @@
 """
-Estimate an unknown mix
-=======================
+Estimate an unknown class distribution
+======================================
 
-Nobody has labelled the new samples. Labelled samples that the model was not trained on
-say what its probabilities are worth; with these, the mix of the new ones is estimated.
+The new samples have no labels. ``adapt`` estimates their class distribution: labelled
+samples that the model was not trained on calibrate its probabilities.
 """
 
 import matplotlib.pyplot as plt
@@ -15,8 +15,8 @@ from sklearn.utils import shuffle
 import tailshift as ts
 
 # %%
-# A model of the digits, 300 held-out samples, and 400 new ones in which the mix is
-# another: ten nines for each zero.
+# A model of the digits, 300 held-out samples, and new samples with another class
+# distribution: twenty nines per zero.
 X, y = shuffle(*load_digits(return_X_y=True), random_state=0)
 model = LogisticRegression(C=0.001, max_iter=2000).fit(X[:600], y[:600])
 logits = model.predict_log_proba(X)
@@ -25,23 +25,23 @@ held_out = ts.Predictions(
 )
 
 rng = np.random.default_rng(0)
-mix = np.linspace(1, 10, 10) / np.linspace(1, 10, 10).sum()
-new = 900 + rng.choice(897, size=400, p=mix[y[900:]] / mix[y[900:]].sum())
+kept = np.geomspace(0.05, 1, 10)  # of the samples of each digit
+new = 900 + np.flatnonzero(rng.random(897) < kept[y[900:]])
 
 # %%
-# ``adapt`` tests for a shift, estimates the mix, and decides whether to follow it.
+# ``adapt`` estimates the target prior and decides whether to use it.
 found = ts.adapt(held_out, logits[new])
 print(found.reason)
 
 # %%
-# The estimators can be used by themselves, too.
+# The estimators can also be used directly.
 p_s = ts.priors.from_counts(held_out.source_counts)
 em = ts.EMEstimator(source_prior=p_s).fit(held_out.logits, held_out.labels)
 truth = np.bincount(y[new]) / len(new)
 for name, prior in {
     "no adaptation": p_s.numpy(),
     "EM": em.estimate(logits[new]),
-    "MAP, as adapt": found.target_prior.numpy(),
+    "MAP, as in adapt": found.estimated_prior.numpy(),
 }.items():
     print(f"{name}: off by {np.abs(prior - truth).sum():.2f} in sum")
 

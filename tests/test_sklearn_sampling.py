@@ -104,7 +104,7 @@ def test_trained_prior__given_by_name() -> None:
 def test_metadata_routing__weights_reach_the_clones_of_a_search() -> None:
     x, y = _data()
     weights = np.where(y == "a", 1.0, 5.0)
-    plain = PriorShiftClassifier(LogisticRegression(), cv=2)
+    plain = PriorShiftClassifier(LogisticRegression(), cv=2, calibrator="bcts")
     expected = plain.fit(x, y, sample_weight=weights).predict_proba(x)
     with config_context(enable_metadata_routing=True):
         inner = LogisticRegression().set_fit_request(sample_weight=True)
