@@ -198,11 +198,16 @@ class Predictions:
         """The counts that make a class one of many, medium or few images, (C,)."""
         return self.source_counts if self.full_counts is None else self.full_counts
 
+    @property
+    def fits_half(self) -> bool:
+        """Whether half precision can hold the logits."""
+        return not _beyond_half(self.logits).any()
+
     def half(self) -> "Predictions":
         """Return a copy with half-precision logits, for a file half the size."""
         f = self.logits
-        beyond = (f.abs() > HALF_LIMIT) & f.isfinite()
-        if beyond.any():
+        if not self.fits_half:
+            beyond = _beyond_half(f)
             raise ValueError(
                 f"`logits` must lie within ±{HALF_LIMIT:.0f} to be kept in half "
                 f"precision, but {f[beyond][0].item():g} is among them."
@@ -248,6 +253,11 @@ class Predictions:
             f"Predictions({num_samples} samples, {num_classes} classes, "
             f"{self.logits.dtype})"
         )
+
+
+def _beyond_half(logits: Tensor) -> Tensor:
+    """Return which finite logits half precision cannot hold, shape (N, C)."""
+    return (logits.abs() > HALF_LIMIT) & logits.isfinite()
 
 
 def _positions(labels: Any, class_names: tuple[str, ...]) -> Any:

@@ -106,6 +106,16 @@ def test_keep_logits__halves_what_was_saved(digits_run, tmp_path):
     assert kept.class_names == whole.class_names
 
 
+def test_keep_logits__keeps_whole_what_half_precision_cannot_hold(
+    digits_run, tmp_path, monkeypatch
+):
+    diverged = digits_run.predictions("test")
+    diverged = replace(diverged, logits=diverged.logits - 2e7)
+    monkeypatch.setattr(type(digits_run), "predictions", lambda *_: diverged)
+    kept = Predictions.load(keep_logits(digits_run, tmp_path / "logits"))
+    assert torch.equal(kept.logits, diverged.logits)
+
+
 def test_keep_logits__refuses_a_file_in_place_of_a_folder(digits_run, tmp_path):
     (tmp_path / "logits").touch()
     with pytest.raises(NotADirectoryError) as error:

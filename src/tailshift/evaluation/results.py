@@ -123,7 +123,10 @@ def _minutes(run: Run, key: str) -> str:
 
 
 def keep_logits(run: Run, folder: Path) -> Path:
-    """Save a run's test logits in half precision, named after the run.
+    """Save a run's test logits, named after the run.
+
+    They are saved in half precision if they fit. The logits of a run that diverged may
+    not: LADE without its regulariser (λ = 0) lets them drift without bound.
 
     Args:
         run: A finished run.
@@ -131,7 +134,10 @@ def keep_logits(run: Run, folder: Path) -> Path:
     """
     path = folder / kept_name(run.config)
     make_folder(folder, "logits")
-    run.predictions("test").half().save(path, overwrite=True)
+    predictions = run.predictions("test")
+    if predictions.fits_half:
+        predictions = predictions.half()
+    predictions.save(path, overwrite=True)
     return path
 
 
