@@ -1,6 +1,7 @@
 """Train the runs that queue.toml lists and add their rows to a results file.
 
-Run the same command again to resume. Finished runs are not trained again.
+Run the same command again to resume. Runs that are finished, or whose rows are in the
+results file, are not trained again.
 """
 
 import argparse
@@ -9,9 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rescore import config_of
+
 from tailshift import load, load_recipe
-from tailshift.evaluation.results import add_results, keep_logits, result_rows
+from tailshift.evaluation.results import (
+    add_results,
+    keep_logits,
+    read_results,
+    result_rows,
+)
 from tailshift.paper.reproduce import make_job
+from tailshift.runs.index import is_run_of
 from tailshift.runs.run import CONFIG
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 
@@ -31,11 +40,17 @@ def main() -> None:
             if options.logits is not None:
                 keep_logits(run, options.logits)
 
+    rows = read_results(options.results)
+    known = {(row["command"], int(row["seed"])) for row in rows}
+    trained = [(config_of(command), seed) for command, seed in sorted(known)]
     missing = []
     for job in jobs:
         if is_finished(job):
             collect(job, None)
-        else:
+        elif not any(
+            seed == job.config.seed and is_run_of(config, job.config)
+            for config, seed in trained
+        ):
             missing.append(job)
     print(f"{len(jobs) - len(missing)} of {len(jobs)} runs are finished.", flush=True)
     if options.collect or not missing:
