@@ -31,6 +31,21 @@ def _steps(name: str) -> list[tuple[str, str]]:
     return [("command", c) if c else ("program", p) for c, p in found]
 
 
+def _assert_shows(page: str, lines: list[str]) -> None:
+    """Assert that a page has these lines; gains may differ by 3 points.
+
+    Intervals are Monte Carlo results of float32 logits, which differ between machines.
+    """
+    gain = r"[+-]\d+\.\d"
+    shown = {re.sub(gain, "#", line): line for line in page.splitlines()}
+    for line in lines:
+        key = "    " + re.sub(gain, "#", line.strip())
+        assert key in shown
+        values = [float(value) for value in re.findall(gain, shown[key])]
+        given = [float(value) for value in re.findall(gain, line)]
+        assert given == pytest.approx(values, abs=3)
+
+
 @pytest.mark.filterwarnings(FEW)
 def test_class_mix_changed__every_step(tailshift: Command) -> None:
     pytest.importorskip("onnxscript")
@@ -44,8 +59,7 @@ def test_class_mix_changed__every_step(tailshift: Command) -> None:
         assert result.code == 0, result.err
         printed.append(result.out)
     assert len(printed) == 7
-    shown = [line.strip() for line in printed[1].splitlines()[:2]]
-    assert all(f"    {line}\n" in _read("class_mix_changed.md") for line in shown)
+    _assert_shows(_read("class_mix_changed.md"), printed[1].splitlines()[:2])
     uniform = torch.full((10,), 0.1, dtype=torch.float64)
     assert (names["model"].target_prior - uniform).abs().sum() < 0.2
     y = names["y"][1000:]
