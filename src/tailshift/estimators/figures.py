@@ -28,6 +28,8 @@ WORTHS = torch.tensor([2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0]).double(
 """Numbers of labels that posteriors may be worth."""
 TYPICAL_WORTH = 20.0  # middle of the prior of that number, and its spread in log units
 WORTH_SPREAD = 1.0
+SHIFT_PRECISION = 4.0  # prior precision of the log-odds that posteriors are off by
+SHIFT_PASSES = 4
 
 
 class Rule(NamedTuple):
@@ -155,6 +157,30 @@ class LabelSums(NamedTuple):
         return cls(*sums.double())
 
 
+def shifted_to_labels(recall: Tensor, sums: LabelSums) -> Tensor:
+    r"""Return recalls by posteriors, shifted to agree with the labels, (B, C).
+
+    No calibrator fits exactly, and what is left raises or lowers all recalls alike. So
+    all log-odds move by :math:`\delta`, found by Newton steps with a normal prior. A
+    class counts as its labels do if posteriors are worth ``TYPICAL_WORTH`` of them:
+    without that, frequent classes alone would decide.
+
+    Args:
+        recall: Recall of each class by posteriors, shape (B, C).
+        sums: Label sums, shape (B, C).
+    """
+    log_odds = recall.clamp(1e-3, 1 - 1e-3).logit()
+    weight = TYPICAL_WORTH / (sums.counts + TYPICAL_WORTH)
+    delta = torch.zeros_like(log_odds[:, :1])
+    for _ in range(SHIFT_PASSES):
+        S = (log_odds + delta).sigmoid()
+        gradient = (weight * (sums.hits - sums.counts * S)).sum(dim=1, keepdim=True)
+        curvature = (weight * sums.counts * S * (1 - S)).sum(dim=1, keepdim=True)
+        step = gradient - SHIFT_PRECISION * delta
+        delta = delta + (step / (curvature + SHIFT_PRECISION)).clamp(-1, 1)
+    return (log_odds + delta).sigmoid()
+
+
 def worth_of_posteriors(posterior_recall: Tensor, sums: LabelSums) -> Tensor:
     """Return the probability of each of ``WORTHS``, by beta-binomial likelihood.
 
@@ -162,7 +188,9 @@ def worth_of_posteriors(posterior_recall: Tensor, sums: LabelSums) -> Tensor:
         posterior_recall: Recall of each class by posteriors, shape (C,).
         sums: Label sums without weights, shape (1, C).
     """
-    S = posterior_recall.clamp(1e-3, 1 - 1e-3)[:, None]
+    S = shifted_to_labels(posterior_recall[None], sums)[0].clamp(1e-3, 1 - 1e-3)[
+        :, None
+    ]
     hits, misses = sums.hits[0, :, None], (sums.counts - sums.hits)[0, :, None]
     a, b = WORTHS * S, WORTHS * (1 - S)
     evidence = (_log_beta(a + hits, b + misses) - _log_beta(a, b)).sum(dim=0)
@@ -186,7 +214,8 @@ def combine_means(
         rng: Draws the weights of the k labels; without it they are not random. With
             exponential weights of labels a recall has a beta distribution.
     """
-    right, wrong = worth[:, None] * means.recall, worth[:, None] * (1 - means.recall)
+    recall = shifted_to_labels(means.recall, sums)
+    right, wrong = worth[:, None] * recall, worth[:, None] * (1 - recall)
     if rng is not None:
         right, wrong = (
             torch.from_numpy(rng.standard_gamma(part.clamp_min(1e-3).numpy()))
