@@ -45,9 +45,11 @@ def _reference(held_out, x, q):
         right[c] += int(row.argmax()) == c
         label_loss[c] -= row[c].log()
     sums = figures.LabelSums(n[None], right[None], label_loss[None])
-    worth = figures.worth_of_posteriors(hits / mass, sums)
+    means = figures.Means((hits / mass)[None], (losses / mass)[None])
+    by_posteriors = figures.agree_with_labels(means, sums).recall[0]
+    worth = figures.worth_of_posteriors(by_posteriors, sums)
     k = (worth @ figures.WORTHS.log()).exp()
-    recall = (right + k * hits / mass) / (n + k)
+    recall = (right + k * by_posteriors) / (n + k)
     loss = (label_loss + k * losses / mass) / (n + k)
     return (q @ recall).item(), recall.mean().item(), (q @ loss).item(), recall
 

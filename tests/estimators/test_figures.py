@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import optimize, stats
 
 from tailshift.estimators import figures
 from tailshift.estimators.figures import LabelSums, Means, Rule
@@ -30,6 +30,24 @@ def test_class_means__recalls_have_a_beta_distribution():
     k = torch.full((size,), 10.0).double()
     recall = figures.combine_means(means, sums, k, rng).recall[:, 0].numpy()
     assert stats.kstest(recall, stats.beta(3 + 6, 1 + 4).cdf).pvalue > 0.001
+
+
+def test_agree_with_labels__is_the_penalised_maximum():
+    n, s = np.array([50.0, 8.0, 0.0]), np.array([0.9, 0.6, 0.3])
+    hits = np.array([35.0, 3.0, 0.0])
+
+    def loss(delta):
+        p = 1 / (1 + (1 / s - 1) * np.exp(-delta))
+        each = hits * np.log(p) + (n - hits) * np.log(1 - p)
+        return (2.0 * delta**2) - (20 / (n + 20) * each).sum()
+
+    delta = optimize.minimize_scalar(loss, tol=1e-12).x
+    sums = LabelSums(*(torch.from_numpy(part)[None] for part in (n, hits, hits)))
+    means = Means(torch.from_numpy(s)[None], torch.from_numpy(s)[None])
+    found = figures.agree_with_labels(means, sums)
+    expected = 1 / (1 + (1 / s - 1) * np.exp(-delta))
+    np.testing.assert_allclose(found.recall[0].numpy(), expected, rtol=1e-5)
+    assert found.loss is means.loss
 
 
 def test_worth_of_posteriors__is_the_beta_binomial_evidence():

@@ -381,6 +381,7 @@ class Evidence:
         r = center.replicate.responsibilities
         means = figures.posterior_means(center.replicate, r, rule)
         sums = figures.LabelSums.of(rule, center.label_weights)
+        means = figures.agree_with_labels(means, sums)
         return figures.worth_of_posteriors(means.recall[0], sums)
 
     def _draws(
@@ -393,7 +394,8 @@ class Evidence:
             k = figures.WORTHS[torch.from_numpy(drawn)]
         by_posteriors = figures.posterior_means(now.replicate, r, rule)
         sums = figures.LabelSums.of(rule, now.label_weights)
-        means = figures.combine_means(by_posteriors, sums, k, rng)
+        means = figures.agree_with_labels(by_posteriors, sums)
+        means = figures.combine_means(means, sums, k, rng)
         occurs = self._occurrence(now.replicate.prior, rng)
         macro = (occurs * means.recall).sum(dim=1) / occurs.sum(dim=1)
         ece = nll = torch.full((len(r),), math.nan, dtype=torch.float64)

@@ -157,8 +157,8 @@ class LabelSums(NamedTuple):
         return cls(*sums.double())
 
 
-def shifted_to_labels(recall: Tensor, sums: LabelSums) -> Tensor:
-    r"""Return recalls by posteriors, shifted to agree with the labels, (B, C).
+def agree_with_labels(means: Means, sums: LabelSums) -> Means:
+    r"""Return class means whose recalls are shifted to agree with the labels.
 
     No calibrator fits exactly, and what is left raises or lowers all recalls alike. So
     all log-odds move by :math:`\delta`, found by Newton steps with a normal prior. A
@@ -166,10 +166,10 @@ def shifted_to_labels(recall: Tensor, sums: LabelSums) -> Tensor:
     without that, frequent classes alone would decide.
 
     Args:
-        recall: Recall of each class by posteriors, shape (B, C).
-        sums: Label sums, shape (B, C).
+        means: By posteriors.
+        sums: Of labels.
     """
-    log_odds = recall.clamp(1e-3, 1 - 1e-3).logit()
+    log_odds = means.recall.clamp(1e-3, 1 - 1e-3).logit()
     weight = TYPICAL_WORTH / (sums.counts + TYPICAL_WORTH)
     delta = torch.zeros_like(log_odds[:, :1])
     for _ in range(SHIFT_PASSES):
@@ -178,7 +178,7 @@ def shifted_to_labels(recall: Tensor, sums: LabelSums) -> Tensor:
         curvature = (weight * sums.counts * S * (1 - S)).sum(dim=1, keepdim=True)
         step = gradient - SHIFT_PRECISION * delta
         delta = delta + (step / (curvature + SHIFT_PRECISION)).clamp(-1, 1)
-    return (log_odds + delta).sigmoid()
+    return means._replace(recall=(log_odds + delta).sigmoid())
 
 
 def worth_of_posteriors(posterior_recall: Tensor, sums: LabelSums) -> Tensor:
@@ -188,9 +188,7 @@ def worth_of_posteriors(posterior_recall: Tensor, sums: LabelSums) -> Tensor:
         posterior_recall: Recall of each class by posteriors, shape (C,).
         sums: Label sums without weights, shape (1, C).
     """
-    S = shifted_to_labels(posterior_recall[None], sums)[0].clamp(1e-3, 1 - 1e-3)[
-        :, None
-    ]
+    S = posterior_recall.clamp(1e-3, 1 - 1e-3)[:, None]
     hits, misses = sums.hits[0, :, None], (sums.counts - sums.hits)[0, :, None]
     a, b = WORTHS * S, WORTHS * (1 - S)
     evidence = (_log_beta(a + hits, b + misses) - _log_beta(a, b)).sum(dim=0)
@@ -214,8 +212,7 @@ def combine_means(
         rng: Draws the weights of the k labels; without it they are not random. With
             exponential weights of labels a recall has a beta distribution.
     """
-    recall = shifted_to_labels(means.recall, sums)
-    right, wrong = worth[:, None] * recall, worth[:, None] * (1 - recall)
+    right, wrong = worth[:, None] * means.recall, worth[:, None] * (1 - means.recall)
     if rng is not None:
         right, wrong = (
             torch.from_numpy(rng.standard_gamma(part.clamp_min(1e-3).numpy()))
