@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tailshift as ts
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 
 Command = Callable[..., Any]
 LIBC = None if sys.platform == "win32" else ctypes.CDLL(None)

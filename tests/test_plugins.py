@@ -20,7 +20,7 @@ from tailshift.methods import METHODS
 from tailshift.registry import Origin
 from tailshift.runs.run import resume_command
 from tailshift.storage import read_json, write_json
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 
 Command = Callable[..., Any]
 EXAMPLE = Path(__file__).parents[1] / "examples" / "my_method.py"

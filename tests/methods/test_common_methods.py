@@ -20,7 +20,7 @@ from tailshift.runs.network import place_head
 from tailshift.runs.run import WEIGHTS
 from tailshift.training.distributed import build_fabric
 from tailshift.training.inference import SplitFeatures
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 from tailshift.training.train import build_loss, new_model
 
 STEPS = 5

@@ -18,7 +18,7 @@ from tailshift.methods.oltr import OLTRLoss
 from tailshift.models import LinearHead, MemoryHead, MemoryOutput
 from tailshift.runs.network import place_head
 from tailshift.runs.run import WEIGHTS
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 from tailshift.training.train import build_optimizer, new_model
 
 CONFIG = ("method.name=oltr", "train.epochs=2", "method.epochs=2")

@@ -23,7 +23,7 @@ from tailshift.models import (
     ResNet32,
 )
 from tailshift.runs.run import WEIGHTS, load_weights
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 
 COUNTS = torch.tensor([50, 20, 5, 1])
 

@@ -32,7 +32,7 @@ from tailshift.training.distributed import (
     synchronise_batch_norm,
     telling_lost_processes,
 )
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 
 TinyConfig = Callable[..., ts.RunConfig]
 

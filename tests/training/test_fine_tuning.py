@@ -20,7 +20,7 @@ from tailshift.models.pretrained import pixel_statistics
 from tailshift.recipes import recipe_names
 from tailshift.runs.run import WEIGHTS
 from tailshift.serving.images import image_logits
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 from tailshift.training.train import as_weights_expect, new_model, start_from
 
 ON_FEATURES = ("model.frozen=true", "model.adapter=none", "eval.views=one")

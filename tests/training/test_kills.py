@@ -80,7 +80,7 @@ def _main(root: Path) -> None:
     import lightning_fabric  # noqa: F401 (what a child would import)
 
     import tailshift as ts
-    from tailshift.training.recorder import TrainingProgress
+    from tailshift.training.progress import TrainingProgress
 
     torch.set_num_threads(1)
     config = ts.load_recipe("digits_lt", SETTINGS)

@@ -19,7 +19,7 @@ from tailshift.processes import Processes
 from tailshift.runs.checkpoint import read_position
 from tailshift.runs.run import WEIGHTS
 from tailshift.training.loop import Trainer, WeightAverage
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 from tailshift.training.step import DividedStep
 
 EPOCHS, STEPS = 3, 5  # 276 images in batches of 64

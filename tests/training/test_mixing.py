@@ -14,7 +14,7 @@ import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.losses import LabelAwareSmoothing, cross_entropy_loss
 from tailshift.runs.run import WEIGHTS
-from tailshift.training.recorder import TrainingProgress
+from tailshift.training.progress import TrainingProgress
 from tailshift.training.step import mix
 from tailshift.training.train import build_loss
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import tailshift as ts
-from tailshift.training.recorder import epoch_line, plan_lines, training_progress
+from tailshift.training.progress import epoch_line, plan_lines, training_progress
 
 
 def _shown(title: str, *, terminal: bool) -> str:

@@ -24,7 +24,7 @@ from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric, machine_precision
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
-from tailshift.training.recorder import training_progress
+from tailshift.training.progress import training_progress
 from tailshift.training.train import build_optimizer, build_trainer, new_model
 
 TinyConfig = Callable[..., ts.RunConfig]

@@ -19,7 +19,7 @@ from tailshift.runs.network import build_network
 from tailshift.training.distributed import build_fabric
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
-from tailshift.training.recorder import duration
+from tailshift.training.progress import duration
 from tailshift.training.train import assemble_trainer, build_loss
 
 if TYPE_CHECKING:

@@ -59,7 +59,7 @@ from tailshift.storage import (
     read_json,
     write_json,
 )
-from tailshift.training.recorder import RELAY_SECONDS, duration, print_line
+from tailshift.training.progress import RELAY_SECONDS, duration, print_line
 
 BATCH = 64
 """Images that go through the network at a time."""

@@ -24,7 +24,7 @@ from tailshift.data.image_loader import JOBS, num_cores
 from tailshift.registry import loaded_plugins
 from tailshift.runs.run import LOG, resume_command
 from tailshift.storage import printable
-from tailshift.training import recorder
+from tailshift.training import progress
 from tailshift.training.distributed import is_started_with_others
 from tailshift.training.interrupt import PREEMPTED, Preempted
 from tailshift.training.train import train, with_validation
@@ -126,7 +126,7 @@ def run_jobs(
         finally:
             crew.end()
     if signal.SIGTERM in crew.signals:
-        recorder.print_line(Console(stderr=True), advice)
+        progress.print_line(Console(stderr=True), advice)
         raise Preempted
     if crew.signals:
         raise KeyboardInterrupt(advice)
@@ -279,7 +279,7 @@ class _Crew:
         self._at_once, self._num_ended = at_once, 0
         self._running: list[_Child] = []
         self._said: SimpleQueue[tuple[_Child, str | None]] = SimpleQueue()
-        self._bar = recorder.progress_bar(Console(stderr=True))
+        self._bar = progress.progress_bar(Console(stderr=True))
         self._tasks: dict[Path, TaskID] = {}
         parents = [job.directory.absolute().parent for job in jobs]
         self._parent = os.path.commonpath(parents)
@@ -312,8 +312,8 @@ class _Crew:
         self._pass_on()  # a signal may have come while it was started
 
     def _heard(self, child: _Child, line: str) -> None:
-        if line.startswith(recorder.RECORD):
-            fields = json.loads(line.removeprefix(recorder.RECORD))
+        if line.startswith(progress.RECORD):
+            fields = json.loads(line.removeprefix(progress.RECORD))
             if fields == DIVERGED:
                 child.is_diverged = True
             else:
@@ -348,7 +348,7 @@ class _Crew:
         """Show how far a run is."""
         task = self._tasks.get(child.job.directory)
         if task is None:
-            task = self._bar.add_task(self._name(child.job), **recorder.NO_FIELDS)
+            task = self._bar.add_task(self._name(child.job), **progress.NO_FIELDS)
             self._tasks[child.job.directory] = task
         self._bar.update(task, **fields)
 
@@ -356,7 +356,7 @@ class _Crew:
         return printable(os.path.relpath(job.directory.absolute(), self._parent))
 
     def _print(self, text: str) -> None:
-        recorder.print_line(self._bar.console, text)
+        progress.print_line(self._bar.console, text)
 
     def end(self) -> None:
         """End what still runs, if an error has ended the work; all save themselves."""
@@ -433,7 +433,7 @@ def run_job(text: str) -> bool:
     """
     spec = json.loads(text)
     _end_with_parent()
-    recorder.relay_progress(sys.stdout)
+    progress.relay_progress(sys.stdout)
     config = RunConfig.from_mapping(spec.pop("config"))
     root, data = spec["data_root"] and Path(spec["data_root"]), None
     if spec.pop("is_held_out"):
@@ -442,7 +442,7 @@ def run_job(text: str) -> bool:
     try:
         return train(config, data=data, verbose=True, **spec).is_finished
     except FloatingPointError:
-        recorder.write_record(sys.stdout, DIVERGED)
+        progress.write_record(sys.stdout, DIVERGED)
         raise
 
 

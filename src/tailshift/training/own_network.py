@@ -32,7 +32,7 @@ from tailshift.training.head_fit import (
     Samples,
     tried_losses,
 )
-from tailshift.training.recorder import print_line
+from tailshift.training.progress import print_line
 from tailshift.training.train import banked
 
 MOST_JUDGED = 4000

@@ -1,22 +1,14 @@
-"""What a run leaves behind, written as it happens, and the progress it shows."""
+"""What a run leaves behind, written as it happens."""
 
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 from torch import nn
 
 from tailshift.config import RunConfig
@@ -33,18 +25,14 @@ from tailshift.runs.checkpoint import (
 )
 from tailshift.storage import (
     atomic_write,
-    printable,
     read_tensors,
     write_json,
     write_tensors,
 )
-from tailshift.training.distributed import (
-    first_decides,
-    is_first_process,
-    share_buffers,
-)
+from tailshift.training.distributed import first_decides, share_buffers
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
+from tailshift.training.progress import TrainingProgress, plan_lines, print_line
 from tailshift.training.tracking import TRACKERS, Log
 
 if TYPE_CHECKING:
@@ -149,7 +137,7 @@ class Recorder:
                 print_line(Console(stderr=True), line)
 
     def record_epoch(
-        self, metrics: Metrics, progress: "TrainingProgress | None" = None
+        self, metrics: Metrics, progress: TrainingProgress | None = None
     ) -> None:
         """Validate, append an epoch's metrics to the file; save when it is time.
 
@@ -365,276 +353,3 @@ class Recorder:
             full_counts=self.data.full_counts,
         )
         return predictions.half() if self.config.eval.half_logits else predictions
-
-
-def plan_lines(
-    config: RunConfig, data: LongTailedData, *, is_filled: bool = False
-) -> list[str]:
-    """Return what a run is about to train, on what, for people.
-
-    Args:
-        config: What was asked for.
-        data: Its splits.
-        is_filled: Whether the weights come from a checkpoint.
-    """
-    splits = {"training": data.train, "validation": data.val, "test": data.test}
-    images = [f"{len(split or ()):,} {name}" for name, split in splits.items()]
-    size, stages = data.image_size, config.method.stages()
-    lengths = [f"{stage.title} {config.stage_epochs(stage)}" for stage in stages]
-    each = f" ({', '.join(lengths)})" if len(stages) > 1 else ""
-    how = getattr(data.train, "preparation", getattr(data.train, "augmentation", ""))
-    length = (
-        f"{config.own_epochs} epochs{each}, {config.train.batch_size} images a step"
-    )
-    if isinstance(data.train, FeatureSplit):
-        dim, views = data.train.features.shape[2], len(data.train.features)
-        how = f"{dim} features of each" + (f" of {views} views" if views > 1 else "")
-        if config.optim.name == "lbfgs":
-            length = f"at once if its loss is smooth, else {length}"
-    precision = config.train.precision
-    weights = _weights(config, is_filled=is_filled)
-    if precision not in ("auto", "32-true"):
-        weights += f", in {precision}"
-    return [
-        f"data: {data.name}, {data.num_classes} classes, {', '.join(images)} images",
-        f"images: {size} × {size} pixels; {how}",
-        f"network: {config.model.name}, {weights}",
-        f"method: {config.method.title}, {length}",
-    ]
-
-
-def _weights(config: RunConfig, *, is_filled: bool) -> str:
-    """Return where a network's weights come from."""
-    model, start = config.model, config.train.start_from
-    if is_filled:
-        return "weights from the checkpoint"
-    if start or model.weights:
-        return f"weights from {start or model.weights}"
-    if model.pretrained and model.name.startswith("timm:"):
-        where = ", if they can be had" if model.pretrained == "if_available" else ""
-        return f"published weights{where}"
-    return "random weights"
-
-
-def epoch_line(metrics: Metrics, num_epochs: int) -> str:
-    """Return the record of an epoch as a line of a log.
-
-    Args:
-        metrics: As `metrics.jsonl` has them.
-        num_epochs: Epochs of the run in all.
-
-    Example:
-        >>> metrics = {"epoch": 3, "loss": 0.51, "train_accuracy": 0.8, "seconds": 1.2}
-        >>> epoch_line(metrics, 30)
-        'epoch 3/30: loss 0.510, train 80.0 %, 1.2 s'
-    """
-    parts = [
-        f"loss {metrics['loss']:.3f}",
-        f"train {100 * metrics['train_accuracy']:.1f} %",
-        validation_part(metrics),
-        f"{metrics['seconds']:.1f} s",
-    ]
-    shown = ", ".join(part for part in parts if part)
-    return f"epoch {metrics['epoch']}/{num_epochs}: {shown}"
-
-
-def validation_part(metrics: Metrics) -> str:
-    """Return the accuracy on the validation images, of all and by group, if any.
-
-    Example:
-        >>> validation_part({"val_accuracy": 0.7, "val_accuracy_few": 0.25})
-        'val 70.0 % (few 25.0)'
-    """
-    if "val_accuracy" not in metrics:
-        return ""
-    prefix = "val_accuracy_"
-    groups = [
-        f"{key.removeprefix(prefix)} {100 * value:.1f}"
-        for key, value in metrics.items()
-        if key.startswith(prefix)
-    ]
-    each = f" ({', '.join(groups)})" if groups else ""
-    return f"val {100 * metrics['val_accuracy']:.1f} %{each}"
-
-
-def duration(seconds: float) -> str:
-    """Return a time in its two largest units.
-
-    Example:
-        >>> duration(42), duration(750), duration(12_000), duration(200_000)
-        ('42 s', '12 min 30 s', '3 h 20 min', '2 d 7 h')
-    """
-    rest = round(seconds)
-    units = []
-    for name, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
-        amount, rest = divmod(rest, length)
-        units.append((amount, name))
-    first = next((i for i, (amount, _) in enumerate(units) if amount), len(units) - 1)
-    shown = [f"{amount} {name}" for amount, name in units[first : first + 2] if amount]
-    return " ".join(shown) or "0 s"
-
-
-TIMED_STEPS, TIMED_SECONDS = 10, 5.0
-"""The time to go is told after so many steps, or seconds, the first step left out."""
-
-
-NO_FIELDS: dict[str, Any] = {"loss": "", "rate": "", "val": ""}
-"""What a bar shows beside the steps, before there is any."""
-
-
-class TrainingProgress:
-    """A bar over a run's steps, with the loss and images per second.
-
-    Args:
-        bar: It is shown on a terminal.
-        num_steps: Steps of the stage.
-        title: Of the run.
-        done: Steps done before.
-        is_verbose: Whether to print the time to go and, without a terminal, a line an
-            epoch.
-    """
-
-    def __init__(
-        self,
-        bar: "Progress | RelayedBar",
-        num_steps: int,
-        title: str,
-        done: int,
-        *,
-        is_verbose: bool = False,
-    ) -> None:
-        self._bar = bar
-        self._task = bar.add_task(
-            printable(title), total=num_steps, completed=done, **NO_FIELDS
-        )
-        self._is_verbose = is_verbose
-        self._steps_left = num_steps - done
-        self._seconds: list[float] | None = [] if is_verbose else None
-
-    def step(self, loss: float, seconds: float, images: int) -> None:
-        """Advance by one step, which took that long for so many images."""
-        self._bar.update(
-            self._task,
-            advance=1,
-            loss=f"loss {loss:.3f}",
-            rate=f"{images / max(seconds, 1e-9):,.0f} images/s",
-        )
-        self._steps_left -= 1
-        if self._seconds is not None:
-            self._seconds.append(seconds)
-            self._tell_time()
-
-    def epoch(self, metrics: Metrics, num_epochs: int) -> None:
-        """Show an epoch's accuracy on the bar, or all of it on a line of its own."""
-        self._bar.update(self._task, val=validation_part(metrics))
-        if self._is_verbose and self._bar.disable:
-            print_line(self._bar.console, epoch_line(metrics, num_epochs))
-
-    def _tell_time(self) -> None:
-        """Print the time to go, once it is known."""
-        timed = (self._seconds or [])[1:]  # the first step takes longer
-        if not timed or (len(timed) < TIMED_STEPS and sum(timed) < TIMED_SECONDS):
-            return
-        self._seconds = None
-        rest = self._steps_left * sum(timed) / len(timed)
-        text = f"about {duration(rest)} to go for {self._steps_left:,} steps"
-        print_line(self._bar.console, text)
-
-
-def print_line(console: Console, text: str) -> None:
-    """Print a line, whatever it holds, above a bar if there is one."""
-    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def training_progress(
-    title: str,
-    num_steps: int,
-    *,
-    done: int = 0,
-    console: Console | None = None,
-    is_verbose: bool = False,
-) -> Iterator[TrainingProgress]:
-    """Show a bar while the block runs, if standard error is a terminal.
-
-    Of several processes the first shows it.
-    """
-    console = console or Console(stderr=True)
-    if _relay is not None and is_first_process():
-        relayed = RelayedBar(_relay, console)
-        yield TrainingProgress(relayed, num_steps, title, done, is_verbose=is_verbose)
-        return
-    with progress_bar(console) as bar:
-        yield TrainingProgress(bar, num_steps, title, done, is_verbose=is_verbose)
-
-
-def progress_bar(console: Console) -> Progress:
-    """Return a bar for runs, with loss, validation accuracy and images per second."""
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TextColumn("{task.fields[val]}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-    )
-    disable = not (console.is_terminal and is_first_process())
-    return Progress(*columns, console=console, disable=disable, transient=True)
-
-
-RECORD = "\x1e"
-"""Begins a line that tells another process of progress, as JSON."""
-RELAY_SECONDS = 0.1
-"""Time between two such lines."""
-
-_relay: IO[str] | None = None
-
-
-def relay_progress(stream: IO[str]) -> None:
-    """Send the progress of this process's runs to another one, which shows it.
-
-    Args:
-        stream: The other process reads it line by line.
-    """
-    global _relay
-    _relay = stream
-
-
-class RelayedBar:
-    """Stands in for the bar that another process shows.
-
-    Args:
-        stream: Stream for the progress.
-        console: Console for lines of text.
-    """
-
-    disable = True
-
-    def __init__(self, stream: IO[str], console: Console) -> None:
-        self.console = console
-        self._stream, self._fields, self._sent = stream, dict[str, Any](), 0.0
-
-    def add_task(self, title: str, **fields: Any) -> TaskID:
-        """Tell how far the run is; the other process has a title of its own."""
-        self._fields = fields
-        self._send()
-        return TaskID(0)
-
-    def update(self, task: TaskID, advance: int = 0, **fields: Any) -> None:
-        """Tell of an advance, if it is time."""
-        self._fields |= fields
-        self._fields["completed"] += advance
-        is_last = self._fields["completed"] == self._fields["total"]
-        if is_last or time.monotonic() - self._sent > RELAY_SECONDS:
-            self._send()
-
-    def _send(self) -> None:
-        self._sent = time.monotonic()
-        with suppress(OSError):  # if the other is gone, this one is told by a signal
-            write_record(self._stream, self._fields)
-
-
-def write_record(stream: IO[str], fields: Mapping[str, Any]) -> None:
-    """Write a line for the process that shows this one's progress."""
-    print(f"{RECORD}{json.dumps(fields)}", file=stream, flush=True)

@@ -52,7 +52,8 @@ from tailshift.training.head_fit import HeadFit, fits_at_once
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
 from tailshift.training.loop import Trainer, WeightAverage, detecting_anomalies
-from tailshift.training.recorder import Recorder, training_progress
+from tailshift.training.progress import training_progress
+from tailshift.training.recorder import Recorder
 from tailshift.training.step import DividedStep
 
 if TYPE_CHECKING:
