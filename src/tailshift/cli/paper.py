@@ -190,7 +190,7 @@ def tune_command(
     jobs: Jobs = 1,
 ) -> None:
     """Search α and λ on validation data; the same command resumes a search."""
-    from tailshift.paper import tune
+    from tailshift.paper import tune, tune_results
     from tailshift.recipes import load_recipe
 
     config = load_recipe(recipe, settings or ())
@@ -204,9 +204,9 @@ def tune_command(
             jobs=jobs,
             announce=announce,
         )
-    console.print(tune.tuning_table(found.trials))
-    tune.write_tuning_csv(output / "tuning.csv", found.trials)
-    tune.save_heat_map(output / "tuning.svg", found.trials, title=config.recipe)
+    console.print(tune_results.tuning_table(found.trials))
+    tune_results.write_tuning_csv(output / "tuning.csv", found.trials)
+    tune_results.save_heat_map(output / "tuning.svg", found.trials, title=config.recipe)
     print(found.run.directory)
 
 
