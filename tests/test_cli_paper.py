@@ -238,7 +238,7 @@ def test_reproduce__goes_on_after_an_interruption(
     assert result == (
         130,
         "training inaturalist2018_balanced_softmax with seed 0 (1 of 3)\n",
-        "interrupted: the same command resumes where this one stopped.\n",
+        "interrupted: run the same command again to resume.\n",
     )
 
 
@@ -297,9 +297,7 @@ def test_tune__goes_on_after_an_interruption(
     monkeypatch.setattr(tune_module, "train", interrupted_the_second_time)
     result = tailshift(*TUNE, *GRID)
     assert result.code == 130
-    assert result.err == (
-        "interrupted: the same command resumes where this one stopped.\n"
-    )
+    assert result.err == ("interrupted: run the same command again to resume.\n")
     assert not Path("search/tuning.csv").exists()
     result = tailshift(*TUNE, *GRID)
     assert (result.code, result.err) == (0, "")
@@ -313,8 +311,8 @@ def test_tune__goes_on_after_an_interruption(
     [
         (
             ["tune", "digits_lt", "-o", "search"],
-            "`recipe` must train LADE, whose α and λ are searched, but digits_lt "
-            "trains Softmax. Set method.name=lade.",
+            "`recipe` must train LADE, but digits_lt trains Softmax. Set "
+            "method.name=lade.",
         ),
         (
             [*TUNE, "-o", "search", "--alphas", "0.1;1"],

@@ -18,7 +18,6 @@ from safetensors import SafetensorError, safe_open
 import tailshift as ts
 from tailshift.data.features import write_bank
 from tailshift.evaluation.results import keep_logits
-from tailshift.paper.tune import Journal
 from tailshift.predictions import Predictions
 from tailshift.storage import (
     EditedFileError,
@@ -180,14 +179,12 @@ def test_atomic_write__names_the_file_that_there_is_no_room_for(tmp_path: Path) 
 
 
 KEPT_RUN = Path(__file__).parent / "data" / "kept" / "run_v0_1"
-GRID = {"alpha": [0.1], "lam": [0.1]}
 MAKERS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a run": (
         lambda folder: ts.train(ts.load_recipe("digits_lt"), output=folder),
         "output",
     ),
     "kept logits": (lambda folder: keep_logits(ts.load(KEPT_RUN), folder), "logits"),
-    "a journal": (lambda folder: Journal(folder / "journal.log", GRID, {}), "output"),
     "a bank": (lambda folder: write_bank(folder, {}, {}), "output"),
     "a file": (lambda folder: write_json(folder / "a.json", {}), "output"),
 }

@@ -22,7 +22,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "predict {run} {image} -o {folder}/{n}.parquet": ("pyarrow",),
     "export {run} -o {folder}/{n}.onnx": ("onnx", "onnxscript", "onnxruntime"),
     "serve {run}": ("fastapi", "uvicorn", "python_multipart", "onnxruntime"),
-    "tune digits_lt --set method.name=lade -o {folder}/{n}": ("optuna",),
     "train digits_lt --set train.track=mlflow -o {folder}/{n}": ("mlflow",),
     "train digits_lt --set train.track=wandb -o {folder}/{n}": ("wandb",),
     "train digits_lt --set train.track=tensorboard -o {folder}/{n}": (

@@ -263,9 +263,7 @@ def test_train_jobs__stops_when_interrupted(
     monkeypatch.setattr(module, "train", lambda config, **settings: unfinished)
     with pytest.raises(KeyboardInterrupt) as stop:
         train_jobs(_plan(tmp_path).missing)
-    assert str(stop.value) == (
-        "interrupted: the same command resumes where this one stopped."
-    )
+    assert str(stop.value) == ("interrupted: run the same command again to resume.")
 
 
 def test_reproduce__names_the_tables_and_the_figures() -> None:

@@ -13,11 +13,16 @@ from tailshift.data import DigitsLT, LongTailedData, MemorySplit
 from tailshift.methods import LADE
 from tailshift.paper import tune as module
 from tailshift.paper.tune import (
+    Trial,
+    best_trial,
     check_can_be_tuned,
     difference_error,
     tune,
     validation_score,
 )
+from tailshift.runs.directory import begin_directory
+from tailshift.runs.run import FAILURE
+from tailshift.storage import write_json
 
 TinyConfig = Callable[..., RunConfig]
 LOAD = DigitsLT.load
@@ -95,7 +100,7 @@ def test_tune__does_not_depend_on_the_test_split(
     assert true.trials == false.trials
 
 
-def test_tune__goes_on_after_an_interruption(
+def test_tune__resumes_after_an_interruption(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: list[tuple[float, float]] = []
@@ -110,9 +115,7 @@ def test_tune__goes_on_after_an_interruption(
     monkeypatch.setattr(module, "train", interrupted_the_second_time)
     with pytest.raises(KeyboardInterrupt) as stop:
         tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
-    assert str(stop.value) == (
-        "interrupted: the same command resumes where this one stopped."
-    )
+    assert str(stop.value) == ("interrupted: run the same command again to resume.")
     monkeypatch.setattr(module, "train", train)
     tuning = tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
     assert sorted(trained) == [(0.1, 0.5), (1.0, 0.5)]
@@ -120,27 +123,56 @@ def test_tune__goes_on_after_an_interruption(
     assert tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5]) == tuning
 
 
-def test_tune__passes_over_a_setting_that_diverges(
+def test_tune__trains_only_new_settings_of_a_larger_grid(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    first = tune(config, output=tmp_path, alphas=[0.1], lams=[0.5])
+    said: list[str] = []
+    second = tune(
+        config, output=tmp_path, alphas=[0.1, 1], lams=[0.5], announce=said.append
+    )
+    old, new = second.trials
+    assert (old.alpha, old.score) == (0.1, first.best.score)
+    assert said == ["training α = 1, λ = 0.5", f"2 of 2: {new}"]
+
+
+def test_tune__resumes_a_search_of_version_0_2(
+    config: RunConfig, tmp_path: Path
+) -> None:
+    """Version 0.2 also wrote a journal, which is not needed."""
+    first = tune(config, output=tmp_path, alphas=[0.1], lams=[0.5])
+    (tmp_path / "journal.log").write_text("what\n", encoding="utf-8")
+    assert tune(config, output=tmp_path, alphas=[0.1], lams=[0.5]) == first
+
+
+def test_tune__skips_a_setting_that_diverged(
     config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = module.train
+    train, trained = module.train, []
 
-    def diverging(config: RunConfig, **settings: object) -> Run:
-        if isinstance(config.method, LADE) and config.method.alpha == 1:
-            raise FloatingPointError("the loss is nan")
-        return train(config, **settings)  # type: ignore[arg-type] # passed through
+    def diverging(config: RunConfig, *, output: Path, **settings: object) -> Run:
+        assert isinstance(config.method, LADE)
+        trained.append(config.method.alpha)
+        if config.method.alpha < 1:
+            return train(config, output=output, **settings)  # type: ignore[arg-type]
+        output.mkdir(parents=True)
+        begin_directory(output, config)
+        write_json(output / FAILURE, {"message": "the loss is nan"})
+        raise FloatingPointError("the loss is nan")
 
     monkeypatch.setattr(module, "train", diverging)
-    tuning = tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
-    assert tuning.best.alpha == 0.1
-    assert math.isnan(tuning.trials[1].score)
+    for _ in range(2):
+        tuning = tune(config, output=tmp_path, alphas=[0.1, 1], lams=[0.5])
+        assert tuning.best.alpha == 0.1
+        assert math.isnan(tuning.trials[1].score)
+        assert str(tuning.trials[1]) == "α = 1, λ = 0.5: diverged"
+    assert trained == [0.1, 1]  # the second search trains nothing
 
 
 def test_tune__refuses_a_trial_of_another_search(
     config: RunConfig, tmp_path: Path
 ) -> None:
     tune(config, output=tmp_path, alphas=[0.1], lams=[0.5])
-    (tmp_path / "journal.log").unlink()
     other = config.model_copy(update={"seed": 1})
     with pytest.raises(ValueError, match="seed") as error:
         tune(other, output=tmp_path, alphas=[0.1], lams=[0.5])
@@ -213,8 +245,7 @@ def test_check_can_be_tuned__refuses_other_methods() -> None:
     with pytest.raises(ValueError, match="LADE") as error:
         check_can_be_tuned(load_recipe("digits_lt"))
     assert str(error.value) == (
-        "`recipe` must train LADE, whose α and λ are searched, but digits_lt trains "
-        "Softmax. Set method.name=lade."
+        "`recipe` must train LADE, but digits_lt trains Softmax. Set method.name=lade."
     )
 
 
@@ -222,8 +253,20 @@ def test_check_can_be_tuned__refuses_inaturalist() -> None:
     with pytest.raises(ValueError, match="iNaturalist") as error:
         check_can_be_tuned(load_recipe("inaturalist2018_lade"))
     assert str(error.value) == (
-        "`recipe` must have data to validate on, but iNaturalist 2018 has none beside "
-        "its test images. The paper took the α and λ found on ImageNet-LT: tune "
-        "imagenet_lt_lade_180ep, then train with --set method.alpha=… "
-        "--set method.lam=…."
+        "`recipe` must have validation data, but iNaturalist 2018 has none. The paper "
+        "used the α and λ found on ImageNet-LT: tune imagenet_lt_lade_180ep, then "
+        "train with --set method.alpha=… --set method.lam=…."
+    )
+
+
+def test_best_trial__is_the_first_of_equal_ones() -> None:
+    trials = [Trial(0.01, 0.1, math.nan), Trial(0.01, 0.5, 0.8), Trial(0.1, 0.1, 0.8)]
+    assert best_trial(trials) == trials[1]
+
+
+def test_best_trial__needs_one_that_did_not_diverge() -> None:
+    with pytest.raises(ValueError, match="diverged") as error:
+        best_trial([Trial(0.1, 0.1, math.nan)])
+    assert str(error.value) == (
+        "training diverged with every setting of the grid. Lower optim.lr."
     )

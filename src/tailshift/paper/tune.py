@@ -1,17 +1,16 @@
 """The paper's grid search over α and λ of LADE, on a validation split.
 
-The score is the mean over the classes of the accuracy on each, of logits compensated to
-the uniform prior: an estimate of the accuracy on the uniform test set that the paper's
-tables show, whatever the label distribution of the validation split (CIFAR-100-LT's is
-held out of the training images and as long-tailed as they are). No score ever depends
-on a test image.
+The score is the class-balanced accuracy of logits re-targeted to the uniform prior. It
+estimates the accuracy on the uniform test set that the paper's tables show, for any
+class distribution of the validation split. (CIFAR-100-LT's validation images are held
+out of the training images and as long-tailed as they are.) No score depends on a test
+image.
 """
 
 import dataclasses
 import itertools
-import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,15 @@ from tailshift.config import RunConfig
 from tailshift.data import LongTailedData
 from tailshift.methods import LADE
 from tailshift.predictions import Predictions
-from tailshift.runs.directory import check_same_config
-from tailshift.runs.run import FACTS, Run, load
-from tailshift.storage import atomic_write, make_folder, naming_file
+from tailshift.runs.directory import check_same_config, is_run_directory
+from tailshift.runs.run import FACTS, FAILURE, Run, load
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 from tailshift.training.train import train, with_validation
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting and what it scored.
+    """One setting and its score.
 
     Example:
         >>> print(Trial(alpha=0.1, lam=0.01, score=0.454))
@@ -53,7 +51,7 @@ class Trial:
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """Return the trial with the highest score, the first of equal ones."""
+    """Return the trial with the highest score; of equal scores the first."""
     scored = [trial for trial in trials if not math.isnan(trial.score)]
     if not scored:
         raise ValueError(
@@ -72,125 +70,10 @@ def is_told_apart(trial: Trial, best: Trial) -> bool:
     return best.score - trial.score > 2 * trial.error
 
 
-class Journal:
-    """A grid search in a journal file; one process at a time works on it.
-
-    Args:
-        path: The file; it is made if there is none.
-        grid: Values of ``alpha`` and of ``lam``.
-        config: What is searched for, ready for JSON: a journal that was started with
-            another one is refused.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        grid: Mapping[str, Sequence[float]],
-        config: Mapping[str, Any],
-    ) -> None:
-        self._optuna = _import_optuna()
-        self.grid = {name: list(grid[name]) for name in ("alpha", "lam")}
-        make_folder(path.parent)
-        self._path = path
-        with naming_file(path):
-            self._study = self._open(path)
-            self._check_same(path, {"config": config, "grid": self.grid})
-
-    def __len__(self) -> int:
-        """Return the number of settings in the grid."""
-        return math.prod(len(values) for values in self.grid.values())
-
-    @property
-    def left(self) -> list[tuple[float, float]]:
-        """Settings that have not been tried, by α and then λ."""
-        tried = {(trial.alpha, trial.lam) for trial in self.trials}
-        grid = itertools.product(self.grid["alpha"], self.grid["lam"])
-        return [setting for setting in grid if setting not in tried]
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """What has been tried, by α and then λ."""
-        closed = [t for t in self._study.get_trials() if t.state.is_finished()]
-        trials = [
-            Trial(
-                trial.params["alpha"],
-                trial.params["lam"],
-                math.nan if trial.value is None else trial.value,
-            )
-            for trial in closed
-        ]
-        return tuple(sorted(trials, key=lambda trial: (trial.alpha, trial.lam)))
-
-    def add(self, trial: Trial) -> None:
-        """Write a trial down, as failed if its score is NaN."""
-        is_failed, state = math.isnan(trial.score), self._optuna.trial.TrialState
-        categories = self._optuna.distributions.CategoricalDistribution
-        closed = self._optuna.trial.create_trial(
-            params={"alpha": trial.alpha, "lam": trial.lam},
-            distributions={name: categories(v) for name, v in self.grid.items()},
-            value=None if is_failed else trial.score,
-            state=state.FAIL if is_failed else state.COMPLETE,
-        )
-        with naming_file(self._path):
-            self._study.add_trial(closed)
-
-    def _open(self, path: Path) -> Any:
-        _drop_cut_line(path)
-        storages = self._optuna.storages
-        backend = storages.journal.JournalFileBackend(str(path))
-        try:
-            return self._optuna.create_study(
-                study_name="tailshift",
-                storage=storages.JournalStorage(backend),
-                direction="maximize",
-                load_if_exists=True,
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} is not a whole journal ({error}). Move it away to begin anew."
-            ) from None
-
-    def _check_same(self, path: Path, search: Mapping[str, Any]) -> None:
-        asked = json.loads(json.dumps(search))  # a tuple comes back as a list
-        begun = self._study.user_attrs.get("search", asked)
-        for name in asked:
-            if begun[name] != asked[name]:
-                raise ValueError(
-                    f"{path} was started with another {name}. Resume with the one "
-                    "that it was started with, or name another folder (--output)."
-                )
-        self._study.set_user_attr("search", asked)
-
-
-def _drop_cut_line(path: Path) -> None:
-    """Cut off what a killed process wrote of the last line; its setting comes again."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if whole != content:
-        with atomic_write(path) as temporary:
-            temporary.write_bytes(whole)
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        raise ModuleNotFoundError(
-            "`tune` needs Optuna, which is not installed. Install tailshift[tune]."
-        ) from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
 GRID = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)
 """The default values of α, and of λ."""
 
-JOURNAL = "journal.log"
-"""Optuna's record of the search."""
-
-INTERRUPTED = "interrupted: the same command resumes where this one stopped."
+INTERRUPTED = "interrupted: run the same command again to resume."
 
 
 @dataclass(frozen=True)
@@ -200,7 +83,7 @@ class Tuning:
     trials: tuple[Trial, ...]
     """By α, then by λ."""
     best: Trial
-    """The highest score; of equal ones that with the smallest α, then λ."""
+    """Highest score; of equal scores the trial with the smallest α, then λ."""
     run: Run
     """The best setting, trained on all training images."""
 
@@ -218,71 +101,93 @@ def tune(
     """Train every setting of the grid; return the scores and the best setting's run.
 
     If the data has no validation split, a tenth of the training images of each
-    class is held out, and the best setting is trained again on all. The search is kept
-    in ``output/journal.log``: after an interruption the same call resumes it.
+    class is held out, and the best setting is trained again on all. Each setting is a
+    run in ``output/trials``: after an interruption the same call resumes the search,
+    and a call with more values trains the new settings only.
 
     Args:
         config: A recipe of LADE.
         output: The folder of the search.
-        data_root: The folder that holds the data, if it is read from disk.
+        data_root: The folder that holds the data, if the data is read from disk.
         alphas: Values of α.
         lams: Values of λ.
-        jobs: Number of settings that are trained at once, each in a process of its own
-            if there are several; 0 is one for each GPU or core.
+        jobs: Number of settings that are trained at the same time, each in its own
+            process; 0 means one per GPU or core.
         announce: Called with a sentence before and after each setting.
     """
-    grid = {"alpha": _check_grid("alphas", alphas), "lam": _check_grid("lams", lams)}
+    alphas, lams = _check_grid("alphas", alphas), _check_grid("lams", lams)
     check_can_be_tuned(config)
     folder = Path(output)
     root = Path(data_root) if data_root is not None else None
     whole = config.data.load(root=root, seed=config.seed)
-    journal = Journal(folder / JOURNAL, grid, config.to_mapping())
     is_held_out = whole.val is None
     data = with_validation(whole, seed=config.seed) if is_held_out else whole
-    planned = [
+    grid = [
         Job(
-            with_setting(config, *setting, is_held_out=is_held_out),
-            _directory(folder, *setting),
+            with_setting(config, alpha, lam, is_held_out=is_held_out),
+            _directory(folder, alpha, lam),
             is_held_out,
         )
-        for setting in journal.left
+        for alpha, lam in itertools.product(alphas, lams)
     ]
+    done = {
+        job.directory: trial
+        for job in grid
+        if (trial := _recorded_trial(job)) is not None
+    }
 
     def note(job: Job, score: float) -> None:
-        trial = Trial(*_setting(job), score)
-        journal.add(trial)
-        announce(f"{len(journal.trials)} of {len(journal)}: {trial}")
+        done[job.directory] = trial = Trial(*_setting(job), score)
+        announce(f"{len(done)} of {len(grid)}: {trial}")
 
-    at_once = num_at_once(jobs, len(planned))
+    missing = [job for job in grid if job.directory not in done]
+    at_once = num_at_once(jobs, len(missing))
     if at_once > 1:
-        _score_at_once(planned, at_once, root, note)
+        _score_at_once(missing, at_once, root, note)
     else:
-        for job in planned:
+        for job in missing:
             announce("training α = {:g}, λ = {:g}".format(*_setting(job)))
             note(job, _score(job, data))
-    best = best_trial(journal.trials)
+    trials = [done[job.directory] for job in grid]
+    best = best_trial(trials)
     directory = _directory(folder, best.alpha, best.lam)
     if is_held_out:
         announce(f"training α = {best.alpha:g}, λ = {best.lam:g} on all images")
         setting = with_setting(config, best.alpha, best.lam)
         directory = _finished_run(setting, whole, folder / "best").directory
-    trials = tuple(_with_error(trial, best, folder) for trial in journal.trials)
-    return Tuning(trials, best, load(directory))
+    with_errors = tuple(_with_error(trial, best, folder) for trial in trials)
+    return Tuning(with_errors, best, load(directory))
+
+
+def _recorded_trial(job: Job) -> Trial | None:
+    """Return the trial of a run that has finished or diverged; None for other runs."""
+    if not is_run_directory(job.directory):
+        return None
+    check_same_config(job.directory, job.config)
+    if (job.directory / FAILURE).is_file():
+        return Trial(*_setting(job), math.nan)
+    if not _is_finished(job.directory):
+        return None
+    score = validation_score(load(job.directory).predictions("val"))
+    return Trial(*_setting(job), score)
+
+
+def _is_finished(directory: Path) -> bool:
+    return (directory / FACTS).is_file() and load(directory).is_finished
 
 
 def check_can_be_tuned(config: RunConfig) -> None:
-    """Refuse what has no α and λ, and the data that the paper did not tune on."""
+    """Reject methods without α and λ, and data without validation images."""
     if not isinstance(config.method, LADE):
         raise ValueError(
-            f"`recipe` must train LADE, whose α and λ are searched, but "
-            f"{config.recipe} trains {config.method.title}. Set method.name=lade."
+            f"`recipe` must train LADE, but {config.recipe} trains "
+            f"{config.method.title}. Set method.name=lade."
         )
     if config.data_name == "inaturalist2018":
         raise ValueError(
-            "`recipe` must have data to validate on, but iNaturalist 2018 has none "
-            "beside its test images. The paper took the α and λ found on ImageNet-LT: "
-            "tune imagenet_lt_lade_180ep, then train with --set method.alpha=… "
-            "--set method.lam=…."
+            "`recipe` must have validation data, but iNaturalist 2018 has none. The "
+            "paper used the α and λ found on ImageNet-LT: tune imagenet_lt_lade_180ep, "
+            "then train with --set method.alpha=… --set method.lam=…."
         )
 
 
@@ -291,7 +196,8 @@ def with_setting(
 ) -> RunConfig:
     """Return the configuration with another α and λ.
 
-    A run without the held-out images is no run of the recipe: its ``recipe`` says so.
+    A run without the held-out images is not a run of the recipe, so ``recipe``
+    gets the ending ``_held_out``.
     """
     assert isinstance(config.method, LADE)
     changes: dict[str, Any] = {
@@ -303,7 +209,7 @@ def with_setting(
 
 
 def validation_score(predictions: Predictions) -> float:
-    """Return the mean accuracy over the classes, compensated to the uniform prior.
+    """Return the class-balanced accuracy, re-targeted to the uniform prior.
 
     Higher is better, in [0, 1]; classes without a sample are skipped.
 
@@ -341,7 +247,7 @@ def difference_error(one: Predictions, other: Predictions) -> float:
 
 
 def _balanced(predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return which samples are right if compensated to uniform, and their weights."""
+    """Return which re-targeted predictions are right, and their weights."""
     f, y = predictions.logits.float(), predictions.labels  # (N, C), (N,)
     uniform = priors.uniform(predictions.num_classes)
     if predictions.trained_prior is not None:
@@ -353,7 +259,7 @@ def _balanced(predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _with_error(trial: Trial, best: Trial, folder: Path) -> Trial:
-    """Return the trial with its error; without, if its run is gone or diverged."""
+    """Return the trial with its error, if its run exists and did not diverge."""
     directory = _directory(folder, trial.alpha, trial.lam)
     if trial == best or math.isnan(trial.score) or not (directory / FACTS).is_file():
         return trial
@@ -395,7 +301,7 @@ def _score_at_once(
     data_root: Path | None,
     note: Callable[[Job, float], None],
 ) -> None:
-    """Train settings in processes of their own; note the score of each as it ends."""
+    """Train settings in separate processes; note each score when its run ends."""
 
     def note_end(job: Job, failure: Failure | None) -> None:
         if failure is None:
@@ -417,8 +323,8 @@ def _score_at_once(
 
 
 def _finished_run(config: RunConfig, data: LongTailedData, directory: Path) -> Run:
-    """Return the run in a directory, trained to its end."""
-    if (directory / FACTS).is_file() and load(directory).is_finished:
+    """Return the finished run of a directory; train or resume it if necessary."""
+    if _is_finished(directory):
         check_same_config(directory, config)
         return load(directory)
     run = train(config, output=directory, resume=True, data=data)
