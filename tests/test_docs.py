@@ -205,7 +205,7 @@ def _read(path):
 
 
 def test_rivals__tables_are_those_of_the_results(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
+    monkeypatch.syspath_prepend(ROOT / "experiments")
     rivals = importlib.import_module("rivals")
     with rivals.RESULTS.open(encoding="utf-8", newline="") as file:
         tables = rivals.blocks(list(csv.DictReader(file)))

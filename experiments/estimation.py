@@ -1,25 +1,25 @@
 """Measure the estimators on kept CIFAR-100-LT logits, for ``docs/estimation.md``.
 
-Run ``python docs/estimation.py`` (about ten minutes on one core); it prints progress,
-writes ``results/estimation.csv`` and fills the tables of ``docs/estimation.md`` from
-it. ``--tables`` only fills the tables, ``--draws 1`` is a quick look.
+    python experiments/estimation.py
+
+It writes ``results/estimation.csv`` and fills the tables of ``docs/estimation.md``.
+``--tables`` only fills the tables, ``--draws 1`` is a quick look.
 
 Each draw splits each class's 100 test images at random 30/70. The 30 are thinned by the
-source prior, at least one per class, to be the labelled held-out set; the 70 are
-thinned to each target, and are what is estimated from, without labels, and scored on.
+source prior, at least one per class, to be the labelled held-out set. The 70 are
+thinned to each target; they are estimated from, without labels, and scored on.
 """
 
 import argparse
-import csv
-import re
 import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from statistics import fmean
 
 import torch
+from result_tables import ROOT, Row, fill_markers, markdown_table, read_rows, write_rows
 from torch import Tensor
 
 from tailshift import Predictions, post_compensate, priors
@@ -32,23 +32,20 @@ from tailshift.estimators import (
     adapt,
 )
 
-ROOT = Path(__file__).parents[1]
-LOGITS = ROOT / "results" / "v0_1" / "logits"
+LOGITS = ROOT / "results" / "logits"
 RESULTS = ROOT / "results" / "estimation.csv"
 DOCUMENT = ROOT / "docs" / "estimation.md"
 RUNS = {
-    "Softmax": "cifar100_lt_ir100_softmax_quick-seed0",
-    "Balanced Softmax": "cifar100_lt_ir100_balanced_softmax_quick-seed0",
-    "LADE": "cifar100_lt_ir100_lade_quick-paper-seed0",
+    "Softmax": "cifar100_lt_ir100_softmax-seed0",
+    "Balanced Softmax": "cifar100_lt_ir100_balanced_softmax-seed0",
+    "LADE (official)": "cifar100_lt_ir100_lade-official-seed0",
 }
 ESTIMATORS = {
     "EM": EMEstimator,
     "BBSE": BBSEEstimator,
     "RLLS": RLLSEstimator,
-    "tilt": TiltEstimator,
+    "power law": TiltEstimator,
 }
-Row = dict[str, str | int | float]
-
 HELD_OUT, TARGET = 30, 70
 KNOCKED_OUT = 20
 TARGETS = (*priors.PAPER_TARGETS, "permuted 50", "knock-out")
@@ -82,36 +79,40 @@ def target_counts(target: str, counts: Tensor, generator: torch.Generator) -> Te
 
 def measure(name: str, draw: int) -> Iterator[Row]:
     """Yield a row for each target and column of the table."""
-    predictions = Predictions.load(LOGITS / f"{RUNS[name]}.safetensors")
-    f, y = predictions.logits.float(), predictions.labels
-    counts, trained = predictions.source_counts, predictions.trained_prior
+    kept = Predictions.load(LOGITS / f"{RUNS[name]}.safetensors")
+    f, y = kept.logits.float(), kept.labels
+    counts, trained = kept.source_counts, kept.trained_prior
     p_s = priors.from_counts(counts)
     generator = torch.Generator().manual_seed(draw)
     held_out, pool = split(y, counts, generator)
+    known = Predictions(f[held_out], y[held_out], counts, trained)
     fitted = {
-        column: estimator(trained_prior=trained, source_prior=p_s)
+        column: estimator(trained_prior=trained, source_prior=p_s).fit(
+            known.logits, known.labels
+        )
         for column, estimator in ESTIMATORS.items()
     }
-    for estimator in fitted.values():
-        estimator.fit(f[held_out], y[held_out])
-    known = Predictions(f[held_out], y[held_out], counts, trained)
     for target in TARGETS:
         n = target_counts(target, counts, generator)
         chosen = torch.cat([own[:k] for own, k in zip(pool, n, strict=True)])
         x = f[chosen]
         adapted = adapt(known, x)
         found = {
-            "raw": trained,
-            "none": p_s,
+            "logits": trained,
+            "as trained": p_s,
             "uniform": priors.uniform(len(p_s)),
             **{column: e.estimate(x) for column, e in fitted.items()},
-            "MAP": adapted.estimated_prior,
+            "estimate": adapted.estimated_prior,
             "adapt": adapted.target_prior,
-            "oracle": priors.from_counts(n),
+            "true prior": priors.from_counts(n),
         }
+        rules = {
+            column: partial(post_compensate, trained_prior=trained, target_prior=q)
+            for column, q in found.items()
+        }
+        rules |= {"estimate": adapted.retarget_to_estimate, "adapt": adapted.retarget}
         for column, q in found.items():
-            answer = post_compensate(x, trained_prior=trained, target_prior=q)
-            right = (answer.argmax(1) == y[chosen]).double().mean().item()
+            hits = rules[column](x).argmax(dim=1) == y[chosen]
             yield {
                 "method": name,
                 "draw": draw,
@@ -119,8 +120,8 @@ def measure(name: str, draw: int) -> Iterator[Row]:
                 "target": target,
                 "num_samples": len(chosen),
                 "column": column,
-                "accuracy": round(100 * right, 3),
-                "l1": round((q - found["oracle"]).abs().sum().item(), 4),
+                "accuracy": round(100 * hits.double().mean().item(), 3),
+                "l1": round((q - found["true prior"]).abs().sum().item(), 4),
             }
     sys.stderr.write(f"{name}: draw {draw}\n")
 
@@ -131,37 +132,27 @@ def table(rows: list[dict[str, str]], quantity: str) -> str:
     for row in rows:
         cells[row["target"]][row["column"]].append(float(row[quantity]))
     columns = list(next(iter(cells.values())))
-    if rows[0]["method"] == "Softmax":
-        columns.remove("raw")  # is "none"
-    lines = [
-        "| target | " + " | ".join(columns) + " |",
-        "|---" * (len(columns) + 1) + "|",
-    ]
+    if rows[0]["method"] == "Softmax" or quantity == "l1":
+        columns.remove("logits")  # is "as trained"
     digits = 1 if quantity == "accuracy" else 2
-    for target, by in cells.items():
-        means = [f"{fmean(by[column]):.{digits}f}" for column in columns]
-        lines.append(f"| {target.replace(':', ' ')} | " + " | ".join(means) + " |")
-    return "\n".join(lines)
+    body = [
+        [target.replace(":", " "), *(f"{fmean(by[c]):.{digits}f}" for c in columns)]
+        for target, by in cells.items()
+    ]
+    means = [fmean(value for by in cells.values() for value in by[c]) for c in columns]
+    body.append(["mean", *(f"{mean:.{digits}f}" for mean in means)])
+    return markdown_table(["target", *columns], body)
 
 
 def fill() -> None:
     """Write the tables between the markers of the document."""
-    with RESULTS.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    text = DOCUMENT.read_text(encoding="utf-8")
-    for name in RUNS:
-        own = [row for row in rows if row["method"] == name]
-        for quantity in ("accuracy", "l1"):
-            marker = f"{name} {quantity}"
-            text = re.sub(
-                rf"(<!-- {marker}: begin -->\n).*?(<!-- {marker}: end -->)",
-                lambda match, own=own, quantity=quantity: (
-                    f"{match[1]}\n{table(own, quantity)}\n\n{match[2]}"
-                ),
-                text,
-                flags=re.DOTALL,
-            )
-    DOCUMENT.write_text(text, encoding="utf-8")
+    rows = read_rows(RESULTS)
+    tables = {
+        f"{name} accuracy": table([r for r in rows if r["method"] == name], "accuracy")
+        for name in RUNS
+    }
+    own = [row for row in rows if row["method"] == "Softmax"]
+    fill_markers(DOCUMENT, tables | {"Softmax l1": table(own, "l1")})
 
 
 def main() -> None:
@@ -169,20 +160,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--tables", action="store_true", help="only fill the tables")
-    arguments = parser.parse_args()
-    if not arguments.tables:
+    options = parser.parse_args()
+    if not options.tables:
         # One held-out sample of a class is what this protocol is about.
         warnings.simplefilter("ignore", FewSamplesWarning)
-        rows = [
-            row
-            for name in RUNS
-            for draw in range(arguments.draws)
-            for row in measure(name, draw)
-        ]
-        with RESULTS.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(
+            RESULTS,
+            [
+                row
+                for name in RUNS
+                for draw in range(options.draws)
+                for row in measure(name, draw)
+            ],
+        )
     fill()
 
 

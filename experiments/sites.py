@@ -1,9 +1,8 @@
 """Measure prediction sets and the book of priors, for ``docs/sites.md``.
 
-Run ``python docs/sites.py`` (about ten minutes on one core); it trains the digits,
-prints progress, writes ``results/conformal.csv`` and ``results/sites.csv`` and fills
-the tables of ``docs/sites.md`` from them. ``--tables`` only fills the tables,
-``--draws 1`` is a quick look.
+Run ``python experiments/sites.py`` (about ten minutes on one core). It trains the
+digits, writes ``results/conformal.csv`` and ``results/sites.csv``, and fills the tables
+of ``docs/sites.md``. ``--tables`` only fills the tables, ``--draws 1`` is a quick look.
 
 Each draw halves each class's test images at random. One half is held out: all of it
 ("half"), or thinned by the source prior, at least one per class ("source"). The other
@@ -33,14 +32,14 @@ from tailshift.estimators.conformal import set_scores
 from tailshift.targets import PAPER_TARGETS, exact_prior
 
 ROOT = Path(__file__).parents[1]
-LOGITS = ROOT / "results" / "v0_1" / "logits"
+LOGITS = ROOT / "results" / "logits"
 CONFORMAL = ROOT / "results" / "conformal.csv"
 SITES = ROOT / "results" / "sites.csv"
 DOCUMENT = ROOT / "docs" / "sites.md"
 METHODS = {
     "Softmax": "softmax_quick-seed0",
     "Balanced Softmax": "balanced_softmax_quick-seed0",
-    "LADE": "lade_quick-paper-seed0",
+    "LADE (paper)": "lade_paper_quick-paper-seed0",
 }
 Row = dict[str, str | int | float]
 

@@ -1,11 +1,11 @@
 """Measure the estimators against other packages', for ``docs/estimation.md``.
 
-Run ``python docs/rivals.py`` (a few processor minutes); it writes
+Run ``python experiments/rivals.py`` (a few processor minutes); it writes
 ``results/rivals.csv``, a row for each method and scenario, as results come in, and
 fills the tables of ``docs/estimation.md``. ``--tables`` only fills them. It needs
 quapy[bayes], cvxpy, probmetrics and mlquantify.
 
-The CIFAR logits are split as in ``docs/estimation.py``. Estimates are made from
+The CIFAR logits are split as in ``experiments/estimation.py``. Estimates are made from
 ``num_samples`` of a target's samples and scored on all of them; those of a Gaussian
 mixture are scored on 20,000 others. All packages are given the same held-out samples.
 """
@@ -364,7 +364,7 @@ def keep(rows: list[Row]) -> None:
             gaps = [float(row["accuracy"]) - float(row["oracle"]) for row in own]
             means = [round(fmean(float(row[c]) for row in own), 3) for c in columns]
             sd = round(stdev(gaps), 3) if len(gaps) > 1 else ""
-            command = "python docs/rivals.py"
+            command = "python experiments/rivals.py"
             writer.writerow([*key, *means, sd, len(own), versions, command])
 
 
