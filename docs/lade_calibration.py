@@ -31,7 +31,7 @@ from tailshift.metrics import (
     expected_calibration_error,
     negative_log_likelihood,
 )
-from tailshift.targets import PAPER_TARGETS
+from tailshift.targets import PAPER_TARGETS, target_counts
 
 RESULTS = Path(__file__).parents[1] / "results"
 ESTIMATED = ("forward:50", "forward:10", "uniform", "backward:10", "backward:50")
@@ -74,7 +74,7 @@ def measure(
     estimator.fit(labelled.logits, labelled.labels)
     per_class = torch.bincount(test.labels)
     for target in PAPER_TARGETS:
-        counts = priors.target_counts(target, test.source_counts, per_class)
+        counts = target_counts(target, test.source_counts, per_class)
         chosen = shifted_subset(test.labels, counts)
         f, y = test.logits[chosen], test.labels[chosen]
         answered = {"carried": carried, "known": priors.from_counts(counts)}

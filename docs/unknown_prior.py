@@ -15,7 +15,15 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tailshift import Run, adapt, load_recipe, post_compensate, priors, train
+from tailshift import (
+    Run,
+    adapt,
+    load_recipe,
+    post_compensate,
+    priors,
+    targets,
+    train,
+)
 from tailshift.data import LongTailedData
 from tailshift.evaluation.sampling import shifted_subset
 from tailshift.training.train import banked, with_validation
@@ -40,7 +48,7 @@ def measure(data: LongTailedData, seed: int) -> Iterator[dict[str, str | int]]:
 def score(run: Run, target: str) -> dict[str, str | int]:
     """Return the accuracy on a target's test set by the prior that is answered for."""
     known, test = run.predictions("val"), run.predictions("test")
-    counts = priors.target_counts(target, test.source_counts, 100)
+    counts = targets.target_counts(target, test.source_counts, 100)
     chosen = shifted_subset(test.labels, counts)
     f, y = test.logits[chosen], test.labels[chosen]
     found = adapt(known, f)

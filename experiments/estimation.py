@@ -22,7 +22,7 @@ import torch
 from result_tables import ROOT, Row, fill_markers, markdown_table, read_rows, write_rows
 from torch import Tensor
 
-from tailshift import Predictions, post_compensate, priors
+from tailshift import Predictions, post_compensate, priors, targets
 from tailshift.estimators import (
     BBSEEstimator,
     EMEstimator,
@@ -48,7 +48,7 @@ ESTIMATORS = {
 }
 HELD_OUT, TARGET = 30, 70
 KNOCKED_OUT = 20
-TARGETS = (*priors.PAPER_TARGETS, "permuted 50", "knock-out")
+TARGETS = (*targets.PAPER_TARGETS, "permuted 50", "knock-out")
 
 
 def split(
@@ -69,12 +69,12 @@ def target_counts(target: str, counts: Tensor, generator: torch.Generator) -> Te
     num_classes = len(counts)
     if target == "permuted 50":
         order = counts[torch.randperm(num_classes, generator=generator)]
-        return priors.target_counts("forward:50", order, TARGET)
+        return targets.target_counts("forward:50", order, TARGET)
     if target == "knock-out":
-        kept = priors.target_counts("uniform", counts, TARGET)
+        kept = targets.target_counts("uniform", counts, TARGET)
         kept[torch.randperm(num_classes, generator=generator)[:KNOCKED_OUT]] = 0
         return kept
-    return priors.target_counts(target, counts, TARGET)
+    return targets.target_counts(target, counts, TARGET)
 
 
 def measure(name: str, draw: int) -> Iterator[Row]:

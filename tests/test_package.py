@@ -55,7 +55,7 @@ PUBLIC = (
     "priors.from_labels",
     "priors.uniform",
     "priors.long_tailed_counts",
-    "priors.target_counts",
+    "targets.target_counts",
     "post_compensate",
     "PostCompensated",
     "PostCompensated.set_target_prior",

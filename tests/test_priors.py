@@ -61,28 +61,34 @@ def test_target_counts__have_the_papers_sizes(num_classes, per_class, sizes):
     class_counts = priors.long_tailed_counts(10000, 100, num_classes)
     for ratio, size in sizes.items():
         for kind in ("forward", "backward"):
-            counts = priors.target_counts(f"{kind}:{ratio}", class_counts, per_class)
+            counts = targets.target_counts(f"{kind}:{ratio}", class_counts, per_class)
             assert counts.sum() == size
 
 
 def test_target_counts__order_classes_by_training_count():
     """Ranks of counts 9, 1, 5, 5 are 0, 3, 1, 2; 8 · 8^(−k/3) is 8, 4, 2, 1."""
     class_counts = [9, 1, 5, 5]
-    forward = priors.target_counts("forward:8", class_counts, per_class=8)
-    backward = priors.target_counts("backward:8", class_counts, per_class=8)
+    forward = targets.target_counts("forward:8", class_counts, per_class=8)
+    backward = targets.target_counts("backward:8", class_counts, per_class=8)
     assert forward.tolist() == [8, 1, 4, 2]
     assert backward.tolist() == [1, 8, 2, 4]
 
 
 def test_target_counts__uniform_keeps_all():
-    assert priors.target_counts("uniform", [3, 1], per_class=7).tolist() == [7, 7]
+    assert targets.target_counts("uniform", [3, 1], per_class=7).tolist() == [7, 7]
+
+
+def test_priors__still_have_the_names_of_targets_with_a_warning():
+    with pytest.warns(DeprecationWarning, match=r"tailshift\.targets\.target_counts"):
+        assert priors.target_counts is targets.target_counts
+    with pytest.raises(AttributeError, match="no attribute 'target_count'"):
+        priors.target_count  # noqa: B018
 
 
 def test_paper_targets__are_eleven():
-    assert priors.parse_target is targets.parse_target
-    assert len(priors.PAPER_TARGETS) == 11
-    assert priors.PAPER_TARGETS[0] == "forward:50"
-    assert priors.PAPER_TARGETS[-1] == "backward:50"
+    assert len(targets.PAPER_TARGETS) == 11
+    assert targets.PAPER_TARGETS[0] == "forward:50"
+    assert targets.PAPER_TARGETS[-1] == "backward:50"
 
 
 def test_as_prior__takes_the_wider_of_float32_and_like():
@@ -222,5 +228,5 @@ def test_sizes__refuse_zero():
         priors.uniform(0)
     assert str(error.value) == "`num_classes` must be at least 1, but is 0."
     with pytest.raises(ValueError, match="per_class") as error:
-        priors.target_counts("uniform", [1, 1], per_class=0)
+        targets.target_counts("uniform", [1, 1], per_class=0)
     assert str(error.value) == "`per_class` must be at least 1, but is 0."

@@ -10,9 +10,7 @@ from tailshift import metrics as metrics
 from tailshift import models as models
 from tailshift import priors as priors
 from tailshift import sklearn as sklearn
-from tailshift.compensation import (
-    PostCompensated as PostCompensated,
-)
+from tailshift import targets as targets
 from tailshift.compensation import (
     post_compensate as post_compensate,
 )
@@ -108,6 +106,9 @@ from tailshift.losses import (
 )
 from tailshift.losses import (
     logit_adjusted_loss as logit_adjusted_loss,
+)
+from tailshift.models import (
+    PostCompensated as PostCompensated,
 )
 from tailshift.paper.reproduce import (
     reproduce as reproduce,

@@ -1,6 +1,9 @@
 """Old names of 0.2 that still work for one release, with a warning."""
 
 import warnings
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
 
 
 def warn_deprecated(old: str, new: str, *, stacklevel: int = 3) -> None:
@@ -16,3 +19,26 @@ def warn_deprecated(old: str, new: str, *, stacklevel: int = 3) -> None:
         DeprecationWarning,
         stacklevel=stacklevel,
     )
+
+
+def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a module's ``__getattr__`` that finds deprecated names, with a warning.
+
+    Use it at the end of a module whose names moved or changed. What an old name points
+    to is imported when the old name is used, so it may lie in a higher layer.
+
+    Args:
+        module: ``__name__`` of the module that had the names.
+        names: Full new name of each old one, such as
+            ``"tailshift.targets.parse_target"``.
+    """
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        home, _, new = names[name].rpartition(".")
+        value = getattr(import_module(home), new)
+        warn_deprecated(f"{module}.{name}", f"`{names[name]}`")
+        return value
+
+    return get

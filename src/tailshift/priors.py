@@ -9,15 +9,15 @@ import json
 import math
 import os
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tailshift.deprecation import old_names
 from tailshift.registry import did_you_mean
 from tailshift.storage import atomic_write, csv_cell, cut, json_text, read_text
 
@@ -415,8 +415,11 @@ def write_prior(
         temporary.write_text(text, encoding="utf-8")
 
 
-def __getattr__(name: str) -> Any:
-    """Forward what targets has and was called from here before."""
-    if name in ("PAPER_TARGETS", "target_counts", "parse_target"):
-        return getattr(import_module("tailshift.targets"), name)
-    raise AttributeError(f"module 'tailshift.priors' has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = old_names(
+        __name__,
+        {
+            name: f"tailshift.targets.{name}"
+            for name in ("PAPER_TARGETS", "target_counts", "parse_target")
+        },
+    )

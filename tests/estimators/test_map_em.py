@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from tailshift import post_compensate, priors
+from tailshift import post_compensate, priors, targets
 from tailshift.estimators import EMEstimator, MAPEstimator
 from tailshift.estimators.map_em import STRENGTHS
 from tailshift.estimators.tilt import tilted
@@ -27,11 +27,11 @@ def _targets(num_classes, counts):
         torch.randperm(num_classes, generator=torch.Generator().manual_seed(3))
     ]
     found = {
-        spec: priors.from_counts(priors.target_counts(spec, counts, 10_000))
-        for spec in priors.PAPER_TARGETS
+        spec: priors.from_counts(targets.target_counts(spec, counts, 10_000))
+        for spec in targets.PAPER_TARGETS
     }
     found["permuted"] = priors.from_counts(
-        priors.target_counts("forward:50", order, 10_000)
+        targets.target_counts("forward:50", order, 10_000)
     )
     return found
 
@@ -172,8 +172,8 @@ def _digits_gaps(digits, seed):
     estimator = MAPEstimator(source_prior=source)
     estimator.fit(digits.logits[held_out], digits.labels[held_out])
     rows = []
-    for spec in priors.PAPER_TARGETS:
-        n = priors.target_counts(spec, digits.counts, 60)
+    for spec in targets.PAPER_TARGETS:
+        n = targets.target_counts(spec, digits.counts, 60)
         chosen = torch.cat([own[:k] for own, k in zip(pool, n, strict=True)])
         f, y = digits.logits[chosen], digits.labels[chosen]
         priors_ = (estimator.estimate(f), source, priors.from_counts(n))

@@ -39,6 +39,11 @@ from tailshift.models.heads import (
     ScaledLinearHead,
     StageFeatures,
 )
+from tailshift.models.post_compensated import (
+    PostCompensated,
+    SupportsEstimate,
+    UncalibratedWarning,
+)
 from tailshift.models.pretrained import PUBLISHED, FrozenBackbone, ResizedBackbone
 from tailshift.models.resnet32 import ResNet32, TwoBranchResNet32
 from tailshift.models.timm_backbone import TimmBackbone, layer_rates
@@ -69,12 +74,15 @@ __all__ = [
     "MemoryHead",
     "MemoryOutput",
     "NormedLinearHead",
+    "PostCompensated",
     "ResNet32",
     "ResizedBackbone",
     "ScaledLinearHead",
     "StageFeatures",
+    "SupportsEstimate",
     "TimmBackbone",
     "TwoBranchResNet32",
+    "UncalibratedWarning",
     "add_adapters",
     "build_backbone",
     "check_model_name",

@@ -16,7 +16,6 @@ import torch
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from tailshift.compensation import PostCompensated
 from tailshift.config import ConfigError, RunConfig
 from tailshift.data.images import MOST_SIZE, Preparation
 from tailshift.data.list_files import shown
@@ -25,7 +24,7 @@ from tailshift.estimators import adapt
 from tailshift.methods.experts import ExpertMethod
 from tailshift.methods.sade import learn_shares_from_images
 from tailshift.metrics import class_groups
-from tailshift.models import Classifier
+from tailshift.models import Classifier, PostCompensated
 from tailshift.predictions import Predictions
 from tailshift.priors import from_counts
 from tailshift.processes import whole_state
