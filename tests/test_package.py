@@ -136,10 +136,21 @@ def _imported_layers(path: Path) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} is a relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call):
+            names = _imported_by_string(node)
         for name in names:
             package, *rest = name.split(".")
             if package == "tailshift" and rest:
                 yield node.lineno, rest[0]  # type: ignore[attr-defined] # an import
+
+
+def _imported_by_string(node: ast.Call) -> list[str]:
+    """Return the module that `import_module("...")` or `__import__("...")` imports."""
+    function = ast.unparse(node.func).split(".")[-1]
+    if function not in ("import_module", "__import__") or not node.args:
+        return []
+    module = node.args[0]
+    return [str(module.value)] if isinstance(module, ast.Constant) else []
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -216,18 +227,46 @@ def test_names__each_has_one_meaning() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-def test_size__modules_tables_and_imports_stay_few() -> None:
-    modules = [path for _, path in _modules() if path.name != "__init__.py"]
-    assert len(modules) <= 170
-    assert len(list(SOURCE.rglob("*.toml"))) <= 8
-    num_lines = num_imports = 0
-    for path in SOURCE.rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        num_lines += len(text.splitlines())
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                num_imports += (node.end_lineno or node.lineno) - node.lineno + 1
-    assert num_imports / num_lines < 0.07
+MAX_LINES = 450
+MAX_P90_LINES = 480  # on its way to 330; it only shrinks
+LONGER = {
+    "config.py": 630,
+    "data/features.py": 660,
+    "data/image_loader.py": 500,
+    "estimators/evidence.py": 480,
+    "losses/base.py": 570,
+    "paper/tune.py": 580,
+    "report/tables.py": 530,
+    "runs/run.py": 570,
+    "serving/images.py": 580,
+    "serving/server.py": 870,
+    "serving/streams.py": 630,
+    "cli/serve.py": 480,
+    "sklearn.py": 470,
+    "storage.py": 650,
+    "training/extraction.py": 680,
+    "training/head_fit.py": 490,
+    "training/jobs.py": 470,
+    "training/recorder.py": 650,
+    "training/train.py": 690,
+}
+"""Files that are still to be split, with their maximum length. Only remove entries."""
+
+
+def test_size__files_are_short() -> None:
+    """One subject per file: a long file mixes several. Their number is free."""
+    num_lines = {
+        str(path.relative_to(SOURCE)): len(path.read_text(encoding="utf-8").split("\n"))
+        for path in SOURCE.rglob("*.py")
+    }
+    too_long = {
+        name: lines
+        for name, lines in num_lines.items()
+        if lines > LONGER.get(name, MAX_LINES)
+    }
+    assert too_long == {}
+    in_order = sorted(num_lines.values())
+    assert in_order[int(0.9 * len(in_order))] <= MAX_P90_LINES
 
 
 def test_modules__open_with_one_line_of_docstring() -> None:
