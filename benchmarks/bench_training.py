@@ -46,14 +46,10 @@ from tailshift import RunConfig, evaluate, load_recipe, train
 from tailshift.data import LongTailedData
 from tailshift.data.cifar import MEAN, STD
 from tailshift.data.memory import Augmentation, MemorySplit
+from tailshift.training.build import build_loss, build_optimizer, build_trainer
 from tailshift.training.distributed import build_fabric, machine_precision
 from tailshift.training.interrupt import StopRequest
-from tailshift.training.train import (
-    build_loss,
-    build_optimizer,
-    build_trainer,
-    new_model,
-)
+from tailshift.training.resolve import new_model
 
 METHODS = ("softmax", "lade")
 BY_HAND, FLOAT32, AUTO = "by hand", "float32", "auto"

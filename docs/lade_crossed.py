@@ -28,7 +28,7 @@ from tailshift import load_recipe, priors
 from tailshift.data import LongTailedData
 from tailshift.losses import lader
 from tailshift.metrics import expected_calibration_error
-from tailshift.training.train import banked, with_validation
+from tailshift.training.resolve import banked, with_validation
 
 RESULTS = Path(__file__).parents[1] / "results" / "lade_crossed.csv"
 RECIPE = "cifar100_lt_ir100_lite0_lade"

@@ -26,7 +26,7 @@ from tailshift import (
 )
 from tailshift.data import LongTailedData
 from tailshift.evaluation.sampling import shifted_subset
-from tailshift.training.train import banked, with_validation
+from tailshift.training.resolve import banked, with_validation
 
 RESULTS = Path(__file__).parents[1] / "results" / "unknown_prior.csv"
 RECIPE = "cifar100_lt_ir100_lite0_balanced_softmax"

@@ -66,8 +66,7 @@ def test_tune_and_reproduce__preempted_name_no_single_run(
 def test_train__preempted_before_training(
     tailshift: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["tailshift.training.train"]  # the name is the function's too
-    monkeypatch.setattr(module, "check_splits", _terminate)
+    monkeypatch.setattr("tailshift.training.resolve.check_splits", _terminate)
     result = tailshift("train", "digits_lt", "--output", "run")
     assert (result.code, result.err) == (75, "")
 

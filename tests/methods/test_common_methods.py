@@ -18,10 +18,11 @@ from tailshift.methods import METHODS
 from tailshift.models import Classifier
 from tailshift.runs.network import place_head
 from tailshift.runs.run import WEIGHTS
+from tailshift.training.build import build_loss
 from tailshift.training.distributed import build_fabric
 from tailshift.training.inference import SplitFeatures
 from tailshift.training.progress import TrainingProgress
-from tailshift.training.train import build_loss, new_model
+from tailshift.training.resolve import new_model
 
 STEPS = 5
 """Of an epoch: 276 images in batches of 64."""

@@ -13,13 +13,9 @@ from tailshift.data import LongTailedData
 from tailshift.methods import MiSLAS
 from tailshift.runs.network import place_head
 from tailshift.runs.run import WEIGHTS
+from tailshift.training.build import build_loss, build_optimizer, build_trainer
 from tailshift.training.distributed import build_fabric
-from tailshift.training.train import (
-    build_loss,
-    build_optimizer,
-    build_trainer,
-    new_model,
-)
+from tailshift.training.resolve import new_model
 
 COUNTS = torch.tensor([50, 20, 5, 1])
 SHORT = ("method.name=mislas", "method.epochs=1", "train.epochs=1")

@@ -18,8 +18,9 @@ from tailshift.methods.oltr import OLTRLoss
 from tailshift.models import LinearHead, MemoryHead, MemoryOutput
 from tailshift.runs.network import place_head
 from tailshift.runs.run import WEIGHTS
+from tailshift.training.build import build_optimizer
 from tailshift.training.progress import TrainingProgress
-from tailshift.training.train import build_optimizer, new_model
+from tailshift.training.resolve import new_model
 
 CONFIG = ("method.name=oltr", "train.epochs=2", "method.epochs=2")
 STEPS = 5  # 276 images in batches of 64

@@ -21,7 +21,8 @@ from tailshift.recipes import recipe_names
 from tailshift.runs.run import WEIGHTS
 from tailshift.serving.images import image_logits
 from tailshift.training.progress import TrainingProgress
-from tailshift.training.train import as_weights_expect, new_model, start_from
+from tailshift.training.resolve import as_weights_expect, new_model
+from tailshift.training.start import start_from
 
 ON_FEATURES = ("model.frozen=true", "model.adapter=none", "eval.views=one")
 WriteBenchmark = Callable[..., Path]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tailshift.data import DigitsLT, FileSplit, LongTailedData, MemorySplit
 from tailshift.data.images import ImageFiles
-from tailshift.training.train import with_validation
+from tailshift.training import with_validation
 
 
 @pytest.fixture

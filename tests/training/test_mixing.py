@@ -14,9 +14,9 @@ import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.losses import LabelAwareSmoothing, cross_entropy_loss
 from tailshift.runs.run import WEIGHTS
+from tailshift.training.build import build_loss
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.step import mix
-from tailshift.training.train import build_loss
 
 TinyConfig = Callable[..., ts.RunConfig]
 

@@ -21,11 +21,12 @@ from tailshift.data import DATASETS, Dataset, DigitsLT, LongTailedData
 from tailshift.data.image_loader import FileLoader
 from tailshift.recipes import data_settings
 from tailshift.runs.network import build_network
+from tailshift.training.build import build_optimizer, build_trainer
 from tailshift.training.distributed import build_fabric, machine_precision
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
 from tailshift.training.progress import training_progress
-from tailshift.training.train import build_optimizer, build_trainer, new_model
+from tailshift.training.resolve import new_model
 
 TinyConfig = Callable[..., ts.RunConfig]
 ODD_NAMES = (

@@ -193,7 +193,7 @@ def test_train__nothing_to_choose_by(tmp_path: Path, tiny_config: TinyConfig) ->
         ts.train(config, output=tmp_path / "run", data=data)
     assert str(error.value) == (
         "`train.patience` needs validation images, but is 3 and digits_lt has none. "
-        "Leave it out, or hold some out: training.train.with_validation does, and "
+        "Leave it out, or hold some out: training.with_validation does, and "
         "data.val_fraction for image folders and lists."
     )
     assert not (tmp_path / "run").exists()

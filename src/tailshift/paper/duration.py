@@ -16,11 +16,11 @@ from tailshift.config import RunConfig
 from tailshift.data import Batch, Batches, DataShape, benchmarks, cifar, dataset
 from tailshift.runs.checkpoint import Position
 from tailshift.runs.network import build_network
+from tailshift.training.build import assemble_trainer, build_loss
 from tailshift.training.distributed import build_fabric
 from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
 from tailshift.training.progress import duration
-from tailshift.training.train import assemble_trainer, build_loss
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

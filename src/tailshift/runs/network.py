@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from tailshift.config import ModelConfig, RunConfig
@@ -112,6 +113,12 @@ def thaw(frozen: FrozenBackbone, config: RunConfig, num_classes: int) -> Backbon
     adapter = config.model.adapter
     backbone = add_adapters(frozen.backbone, adapter, num_classes)
     return ResizedBackbone(backbone, frozen.size) if frozen.size else backbone
+
+
+def use_channels_last(model: Classifier, config: RunConfig) -> None:
+    """Keep a pixel's channels side by side, if it is asked for."""
+    if config.train.channels_last and not config.train.shard:
+        model.to(memory_format=torch.channels_last)
 
 
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:

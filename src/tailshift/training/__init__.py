@@ -1,6 +1,7 @@
 """Training: one loop, its schedules and checkpoints, and the run directory."""
 
 from tailshift.runs.run import Run, load
+from tailshift.training.resolve import with_validation
 from tailshift.training.train import train
 
-__all__ = ["Run", "load", "train"]
+__all__ = ["Run", "load", "train", "with_validation"]

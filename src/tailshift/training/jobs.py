@@ -27,7 +27,8 @@ from tailshift.storage import printable
 from tailshift.training import progress
 from tailshift.training.distributed import is_started_with_others
 from tailshift.training.interrupt import PREEMPTED, Preempted
-from tailshift.training.train import train, with_validation
+from tailshift.training.resolve import with_validation
+from tailshift.training.train import train
 
 GRACE = 30.0
 """Seconds that a run has to save itself once its parent is gone."""

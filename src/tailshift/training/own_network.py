@@ -33,7 +33,7 @@ from tailshift.training.head_fit import (
     tried_losses,
 )
 from tailshift.training.progress import print_line
-from tailshift.training.train import banked
+from tailshift.training.resolve import banked
 
 MOST_JUDGED = 4000
 """Training images that features are judged by."""

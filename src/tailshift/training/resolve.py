@@ -1,0 +1,268 @@
+"""What a run trains: the configuration with nothing left open, and the data."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from tailshift.config import ModelConfig, RunConfig
+from tailshift.data import FeatureSplit, LongTailedData
+from tailshift.data.own_images import hold_out
+from tailshift.models import AUTO, AdaptedBackbone, Backbone, Classifier
+from tailshift.models.pretrained import pixel_statistics
+from tailshift.models.timm_backbone import PREFIX as TIMM
+from tailshift.runs.network import build_network, use_channels_last
+from tailshift.runs.run import CHECKPOINT, CONFIG, read_config
+from tailshift.training import distributed, extraction
+from tailshift.training.build import build_loader, build_loss
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A run as it will be trained, with nothing left open."""
+
+    directory: Path
+    config: RunConfig
+    data: LongTailedData
+    fabric: "Fabric"
+    model: Classifier
+    """As training starts from it, unless a checkpoint or a run fills it."""
+
+
+def resolve(
+    config: RunConfig,
+    directory: Path,
+    *,
+    data: LongTailedData | None = None,
+    data_root: str | Path | None = None,
+    resume: bool = False,
+    is_verbose: bool = False,
+) -> Resolved:
+    """Return what a run trains; refuse what it could not train.
+
+    Args:
+        config: What was asked for.
+        directory: The run directory.
+        data: Splits to take in place of those that ``config`` names.
+        data_root: Folder that holds the data, if it is read from disk.
+        resume: Whether a run in the directory is resumed.
+        is_verbose: Whether to show how far the features of images are.
+    """
+    asked = _with_precision(config, directory, resume=resume)
+    asked = _with_network(asked, directory, resume=resume)
+    fabric = distributed.build_fabric(asked)
+    torch.manual_seed(asked.seed)
+    if data is None:
+        data = _load_together(asked, data_root, fabric)
+    check_splits(data)
+    config = asked.for_images(data.image_size)
+    data = _prepared(config, data, fabric, is_verbose=is_verbose)
+    check_validation(config, data)
+    is_filled = resume and _has_checkpoint(directory)
+    model = new_model(config, data, is_filled=is_filled)
+    if isinstance(data.train, FeatureSplit) and not is_filled:
+        extraction.check_bank(data.train, config.model, _plain(model.backbone))
+    check_stages(config, data, fabric)
+    return Resolved(directory, config, data, fabric, model)
+
+
+def _load_together(
+    config: RunConfig, data_root: str | Path | None, fabric: "Fabric"
+) -> LongTailedData:
+    """Return the data that a configuration names, in all processes."""
+    root = Path(data_root) if data_root is not None else None
+    with fabric.rank_zero_first():  # it may have to be fetched
+        return config.data.load(root=root, seed=config.seed)
+
+
+def _prepared(
+    config: RunConfig, data: LongTailedData, fabric: "Fabric", *, is_verbose: bool
+) -> LongTailedData:
+    """Return the data as the network and the method need it."""
+    data = as_weights_expect(config, data)
+    if config.model.frozen and not isinstance(data.train, FeatureSplit):
+        with fabric.rank_zero_first():
+            data = banked(data, config.model, is_verbose=is_verbose)
+    return _held_out(config, data) if config.method.needs_validation else data
+
+
+def _with_precision(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:
+    """Return it with the resumed run's or this machine's precision, if ``auto``."""
+    if resume and (directory / CONFIG).is_file():
+        config = config.in_precision(read_config(directory).train.precision)
+    machine = distributed.machine_precision(config.train.accelerator)
+    return config.in_precision(machine)
+
+
+def _with_network(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:
+    """Return it with the network of the run that it starts from, as far as it is open.
+
+    A resumed run has recorded it.
+    """
+    is_begun = resume and (directory / CONFIG).is_file()
+    source = directory if is_begun else Path(config.train.start_from).expanduser()
+    if not config.is_thawed or not (source / CONFIG).is_file():
+        return config
+    model, theirs = config.model, read_config(source).model
+    name = theirs.name if model.name == AUTO else model.name
+    size = model.image_size or theirs.image_size
+    model = model.model_copy(update={"name": name, "image_size": size})
+    return config.model_copy(update={"model": model})
+
+
+def as_weights_expect(config: RunConfig, data: LongTailedData) -> LongTailedData:
+    """Return the data with pixels normalised as the published weights expect.
+
+    Images that are read from files get the size that the network sees at once.
+
+    It is as it was for a network that starts from random weights, that is not timm's,
+    or that reads grey images; features are of images normalised so already.
+
+    Args:
+        config: Names the network and its weights.
+        data: Normalised by its own statistics.
+    """
+    model = config.model
+    has_weights = model.pretrained or model.weights or config.is_thawed
+    is_own = not model.name.startswith(TIMM) or data.in_channels != 3
+    if model.frozen or not has_weights or is_own:
+        return data
+    if model.image_size:
+        return extraction.prepared(data, model)
+    mean, std, _ = pixel_statistics(model.name.removeprefix(TIMM))
+    return data.normalised(mean, std)
+
+
+def banked(
+    data: LongTailedData, model: ModelConfig, *, is_verbose: bool
+) -> LongTailedData:
+    """Return the features of the data's images, computed now or found in the cache."""
+    with extraction.extraction_progress(is_verbose=is_verbose) as progress:
+        return extraction.cached_bank(data, model, progress).data()
+
+
+def check_splits(data: LongTailedData) -> None:
+    """Refuse data that nothing can be learnt from or shown on."""
+    for name, split in (("train", data.train), ("test", data.test)):
+        if not len(split):
+            raise ValueError(
+                f"the {name} split of {data.name} must not be empty, but has no image."
+            )
+    empty = (data.class_counts == 0).nonzero().flatten().tolist()
+    if empty:
+        names = ", ".join(data.class_names[c] for c in empty[:5])
+        more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
+        raise ValueError(
+            f"every class of {data.name} must have a training image, but {names}{more} "
+            "has none: no method can tell what it looks like. Leave the class out."
+        )
+
+
+def check_validation(config: RunConfig, data: LongTailedData) -> None:
+    """Refuse to choose among epochs without images to choose by."""
+    if data.val is not None and len(data.val):
+        return
+    for setting, default in (("keep", "last"), ("patience", None)):
+        value = getattr(config.train, setting)
+        if value != default:
+            raise ValueError(
+                f"`train.{setting}` needs validation images, but is {value!r} and "
+                f"{data.name} has none. Leave it out, or hold some out: "
+                "training.with_validation does, and data.val_fraction for image "
+                "folders and lists."
+            )
+
+
+def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
+    """Return the data with validation images that no stage trains on, if it may be."""
+    if (data.val is not None and len(data.val)) or config.train.start_from:
+        return data
+    no_val = dataclasses.replace(data, val=None)
+    return with_validation(no_val, seed=config.seed)
+
+
+HELD_OUT = 0.1
+"""Share of each class that is held out if there is no validation split."""
+
+
+def with_validation(
+    data: LongTailedData, fraction: float = HELD_OUT, *, seed: int = 0
+) -> LongTailedData:
+    """Return the data with a share of its training images as the validation split.
+
+    Each class gives the share, rounded, but at least one image and never its last:
+    both splits have all classes, but for those with a single image, which stays in
+    training. The choice depends on the images, not on their order. The test split is
+    left as it is.
+
+    Args:
+        data: Data without a validation split.
+        fraction: Share of each class, in (0, 1).
+        seed: Another seed holds out other images.
+
+    Example:
+        >>> from tailshift.data import DigitsLT
+        >>> data = dataclasses.replace(DigitsLT().load(root=None, seed=0), val=None)
+        >>> with_validation(data).class_counts
+        tensor([90, 58, 37, 24, 15, 10,  6,  3,  2,  1])
+    """
+    if data.val is not None:
+        raise ValueError(
+            f"`data` must have no validation split, but {data.name} has one of "
+            f"{len(data.val)} images."
+        )
+    if not 0 < fraction < 1:
+        raise ValueError(f"`fraction` must be in (0, 1), but is {fraction:g}.")
+    split = data.train
+    chosen = hold_out(split.keys(), split.labels, {"val": fraction}, seed=seed)
+    train, val = (split.subset(torch.from_numpy(chosen[k])) for k in ("train", "val"))
+    return dataclasses.replace(
+        data,
+        train=train,
+        val=val,
+        fingerprint=train.fingerprint(),
+        full_counts=data.group_counts,
+    )
+
+
+def new_model(
+    config: RunConfig, data: LongTailedData, *, is_filled: bool = False
+) -> Classifier:
+    """Return the classifier that training starts from.
+
+    Args:
+        config: Names the network and its weights.
+        data: Gives classes and image size.
+        is_filled: Whether a checkpoint will fill it, so that no weights are fetched.
+    """
+    model = build_network(
+        config,
+        num_classes=data.num_classes,
+        in_channels=data.in_channels,
+        image_size=data.image_size,
+        is_filled=is_filled or bool(config.train.start_from),
+    )
+    use_channels_last(model, config)
+    return model
+
+
+def _plain(backbone: Backbone) -> Backbone:
+    """Return what gives the features of a bank: the backbone without its adapter."""
+    return backbone.backbone if isinstance(backbone, AdaptedBackbone) else backbone
+
+
+def _has_checkpoint(directory: Path) -> bool:
+    """Say whether a folder has a run that can be resumed from a checkpoint."""
+    return all((directory / name).is_file() for name in (CONFIG, CHECKPOINT))
+
+
+def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
+    """Refuse what a stage could not train on, before hours go into another."""
+    for stage in config.method.stages():
+        build_loader(config, data, stage, fabric)
+        build_loss(config, data.class_counts, stage)
