@@ -1,6 +1,6 @@
 """LaTeX that compiles, whatever the text."""
 
-from tailshift.report.tables import ESCAPES, bold, latex_table, latex_text
+from tailshift.report.latex import ESCAPES, bold, latex_table, latex_text
 
 
 def test_latex_text__special_characters_are_text() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tailshift.evaluation.records import Record
 from tailshift.evaluation.summary import Summary, summarise
 from tailshift.metrics import METRICS
-from tailshift.report.tables import (
+from tailshift.report.rows import (
     Cell,
     best_in,
     columns_of,

@@ -10,13 +10,8 @@ import pytest
 from rich.console import Console
 
 from tailshift.evaluation.summary import Summary
-from tailshift.report.tables import (
-    summary_table,
-    target_label,
-    to_latex,
-    to_markdown,
-    write_csv,
-)
+from tailshift.report.rows import target_label
+from tailshift.report.tables import summary_table, to_latex, to_markdown, write_csv
 from tailshift.targets import PAPER_TARGETS
 
 NAN = math.nan

@@ -378,8 +378,8 @@ def parse_seeds(seeds: str) -> list[int]:
 def _report_training(run: "Run") -> None:
     from tailshift.data.features import BankedFeatures
     from tailshift.data.own_images import OwnImages
+    from tailshift.report.rows import size_text
     from tailshift.report.runs import report_run, summarise_runs
-    from tailshift.report.tables import size_text
     from tailshift.runs.run import resume_command
     from tailshift.training.distributed import is_first_process
 

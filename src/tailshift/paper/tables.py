@@ -12,14 +12,9 @@ from rich.text import Text
 
 from tailshift.metrics.table import NOTHING
 from tailshift.paper.comparison import Comparison
-from tailshift.report.tables import (
-    bold,
-    latex_table,
-    latex_text,
-    markdown_text,
-    short_target,
-    target_label,
-)
+from tailshift.report.latex import bold, latex_table, latex_text
+from tailshift.report.rows import short_target, target_label
+from tailshift.report.tables import markdown_text
 from tailshift.storage import atomic_write, printable
 from tailshift.targets import is_shift
 

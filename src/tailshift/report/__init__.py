@@ -4,13 +4,9 @@ import sys
 from types import ModuleType
 
 from tailshift.report.page.page import report, write_report
+from tailshift.report.rows import rows_by_method
 from tailshift.report.runs import ReportRun
-from tailshift.report.tables import (
-    rows_by_method,
-    summary_table,
-    to_markdown,
-    write_csv,
-)
+from tailshift.report.tables import summary_table, to_markdown, write_csv
 
 __all__ = [
     "ReportRun",

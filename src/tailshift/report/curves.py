@@ -11,7 +11,7 @@ from tailshift import priors
 from tailshift.compensation import post_compensate
 from tailshift.evaluation.summary import Summary
 from tailshift.predictions import Predictions
-from tailshift.report import tables
+from tailshift.report.rows import Cell, columns_of, rows_by_method
 from tailshift.report.runs import ReportRun
 from tailshift.report.series import class_order, series_of
 
@@ -117,11 +117,11 @@ def shift_curves(
     Args:
         summaries: Accuracies by method and target.
     """
-    rows = tables.rows_by_method(summaries)
-    targets = tuple(tables.columns_of(rows))
+    rows = rows_by_method(summaries)
+    targets = tuple(columns_of(rows))
     curves = []
     for row in rows:
-        cells = [row.cells.get(t, tables.Cell(math.nan, math.nan, 0)) for t in targets]
+        cells = [row.cells.get(t, Cell(math.nan, math.nan, 0)) for t in targets]
         means, sds = tuple(c.mean for c in cells), tuple(c.sd for c in cells)
         about = row.name, row.method, row.is_compensated
         curves.append(ShiftCurve(*about, means, sds, row.key))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailshift.evaluation.summary import Summary
-from tailshift.report import tables
 from tailshift.report.curves import ProbabilityCurve, ShiftCurve, shift_curves
+from tailshift.report.rows import split_target
 from tailshift.report.style import (
     MAX_CLASS_NAME,
     MAX_NAMED_CLASSES,
@@ -248,13 +248,13 @@ def _line(
 
 def _tick(target: str) -> str:
     """Return the target's imbalance ratio, or the name of a target without one."""
-    kind, ratio = tables.split_target(target)
+    kind, ratio = split_target(target)
     return ratio or ("1" if kind == "uniform" else kind)
 
 
 def _kinds(targets: Sequence[str]) -> Ticks:
     """Return the directions of shift, in the middle of their targets."""
-    kinds = [tables.split_target(target)[0] for target in targets]
+    kinds = [split_target(target)[0] for target in targets]
     texts = {"forward": "← forward", "uniform": "uniform", "backward": "backward →"}
     places = {kind: [x for x, k in enumerate(kinds) if k == kind] for kind in texts}
     return [

@@ -19,6 +19,19 @@ from tailshift.report.curves import probability_curves
 from tailshift.report.page import charts
 from tailshift.report.page.interactive import EXPLORER_SCRIPTS, explorer
 from tailshift.report.page.render import render_page
+from tailshift.report.rows import (
+    TableRow,
+    best_in,
+    columns_of,
+    row_keys,
+    rows_by_method,
+    rows_by_metric,
+    size_note,
+    size_text,
+    sizes_of,
+    split_target,
+    target_label,
+)
 from tailshift.report.series import class_order
 from tailshift.report.style import method_colours
 from tailshift.runs.run import Run
@@ -158,14 +171,14 @@ def _values(runs: Sequence[report_runs.ReportRun]) -> dict[str, Any]:
         "by_target": by_target,
         "by_metric": _by_metric(summaries, unit),
         "spread": "mean ± standard deviation over runs" if several else "a single run",
-        "colours": method_colours(tables.row_keys(rows)),
+        "colours": method_colours(row_keys(rows)),
         "by_method": report_runs.by_method(runs),
         "carried": list(filter(None, map(report_runs.carried_sentence, runs))),
         "samplings": {summary.sampling for summary in accuracies},
         "nothing": NOTHING,
-        "size_text": tables.size_text,
-        "split_target": tables.split_target,
-        "target_label": tables.target_label,
+        "size_text": size_text,
+        "split_target": split_target,
+        "target_label": target_label,
         "version": metadata.version("tailshift"),
         "target_shift": charts.target_shift_chart(accuracies)
         if len(by_target["columns"]) > 1
@@ -211,25 +224,25 @@ def _spread(counts: Tensor) -> str:
     return f"{largest:,} to {smallest:,} per class"
 
 
-def _table(rows: Sequence[tables.TableRow]) -> dict[str, Any]:
-    columns = tables.columns_of(rows)
-    best = {column: tables.best_in(rows, column) for column in columns}
+def _table(rows: Sequence[TableRow]) -> dict[str, Any]:
+    columns = columns_of(rows)
+    best = {column: best_in(rows, column) for column in columns}
     return {"rows": rows, "columns": columns, "best": best}
 
 
 def _by_target(accuracies: Sequence[Summary], unit: str) -> dict[str, Any]:
-    rows = tables.rows_by_method(accuracies)
-    sizes = {"sizes": tables.sizes_of(rows)}
-    return _table(rows) | sizes | {"size_note": tables.size_note(accuracies, unit)}
+    rows = rows_by_method(accuracies)
+    sizes = {"sizes": sizes_of(rows)}
+    return _table(rows) | sizes | {"size_note": size_note(accuracies, unit)}
 
 
 def _by_metric(summaries: Sequence[Summary], unit: str) -> dict[str, Any]:
     """Return all metrics on the uniform target, or on the only one there is."""
     targets = [summary.target for summary in summaries]
     target = "uniform" if "uniform" in targets else targets[0]
-    return _table(tables.rows_by_metric(summaries, target)) | {
-        "target": tables.target_label(target),
-        "size": tables.size_text(summaries[targets.index(target)], unit),
+    return _table(rows_by_metric(summaries, target)) | {
+        "target": target_label(target),
+        "size": size_text(summaries[targets.index(target)], unit),
     }
 
 

@@ -13,9 +13,9 @@ from tailshift.metrics.accuracy import class_groups
 from tailshift.metrics.sample_scores import first_argmax
 from tailshift.predictions import Predictions
 from tailshift.report.plots import canvas
+from tailshift.report.rows import target_label
 from tailshift.report.runs import ReportRun, by_method
 from tailshift.report.series import answers, class_order
-from tailshift.report.tables import target_label
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tailshift.evaluation.summary import Summary
-from tailshift.report import tables
 from tailshift.report.curves import shift_curves
 from tailshift.report.plots import canvas
+from tailshift.report.rows import split_target, target_label
 
 
 @canvas.print_style()
@@ -39,10 +39,10 @@ def target_shift_plot(summaries: Iterable[Summary]) -> Figure:
 
 def _label_targets(axes: Axes, targets: Sequence[str]) -> None:
     """Write the ratios along the axis, and below them which way they lean."""
-    parts = [tables.split_target(target) for target in targets]
+    parts = [split_target(target) for target in targets]
     kinds = [kind for kind, _ in parts]
     if not set(kinds) <= {"forward", "uniform", "backward"}:
-        names = [canvas.as_text(tables.target_label(target), 20) for target in targets]
+        names = [canvas.as_text(target_label(target), 20) for target in targets]
         axes.set_xticks(range(len(targets)), names, rotation=90)
         return
     labels = [f"{ratio or 1}\n" for _, ratio in parts]  # two lines each, to be level

@@ -15,13 +15,13 @@ from tailshift.report.plots.class_counts import class_counts_plot
 from tailshift.report.plots.class_logits import class_logits_plot
 from tailshift.report.plots.reliability import reliability_plot
 from tailshift.report.plots.target_shift import target_shift_plot
+from tailshift.report.rows import target_label
 from tailshift.report.runs import (
     ReportRun,
     check_runs,
     report_targets,
     summarise_runs,
 )
-from tailshift.report.tables import target_label
 
 _Runs: TypeAlias = Sequence[ReportRun]
 
