@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from tailshift.data.cifar import MEAN, STD
-from tailshift.data.image_loader import FileSplit
+from tailshift.data.image_split import FileSplit
 from tailshift.data.images import (
     IMAGENET_MEAN,
     IMAGENET_STD,

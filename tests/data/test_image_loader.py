@@ -12,11 +12,8 @@ from PIL import Image
 from torchvision import transforms
 
 from tailshift.data import image_loader as file_loader
-from tailshift.data.image_loader import (
-    BrokenImageWarning,
-    FileSplit,
-    default_num_workers,
-)
+from tailshift.data.image_loader import BrokenImageWarning, default_num_workers
+from tailshift.data.image_split import FileSplit
 from tailshift.data.images import ImageFiles, Preparation
 from tailshift.data.randomness import Stream, hashed_integers
 

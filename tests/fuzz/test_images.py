@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from tailshift import Run
-from tailshift.data.image_loader import FileSplit
+from tailshift.data.image_split import FileSplit
 from tailshift.data.images import ImageFiles, Preparation, load_image
 from tailshift.serving.images import image_logits
 

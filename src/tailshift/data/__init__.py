@@ -21,7 +21,8 @@ from tailshift.data.dataset import (
 )
 from tailshift.data.digits import DigitsLT
 from tailshift.data.features import FeatureBank, FeatureSplit
-from tailshift.data.image_loader import BrokenImageWarning, FileLoader, FileSplit
+from tailshift.data.image_loader import BrokenImageWarning, FileLoader
+from tailshift.data.image_split import FileSplit
 from tailshift.data.images import Preparation
 from tailshift.data.memory import Augmentation, MemoryLoader, MemorySplit
 from tailshift.data.own_forms import ImageCSV, ImageFolder, ImageList, parse_data_option

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tailshift.data import dataset, list_files
-from tailshift.data.image_loader import FileSplit, file_data
+from tailshift.data.image_split import FileSplit, file_data
 from tailshift.data.images import IMAGENET_MEAN, IMAGENET_STD, ImageFiles, Preparation
 from tailshift.data.strong_augmentation import Augment, augment_policy
 

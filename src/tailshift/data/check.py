@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import track
 
 from tailshift.data.dataset import DATASETS, Dataset, LongTailedData, Split
-from tailshift.data.image_loader import FileSplit, default_num_workers
+from tailshift.data.image_loader import default_num_workers
+from tailshift.data.image_split import FileSplit
 from tailshift.data.images import BrokenImageError, load_image, open_image, to_rgb
 from tailshift.data.list_files import shown
 from tailshift.data.own_forms import parse_data_option

@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from tailshift.data.dataset import DATASETS
-from tailshift.data.image_loader import FileSplit
+from tailshift.data.image_split import FileSplit
 from tailshift.data.images import ImageFiles
 from tailshift.data.list_files import (
     MOST_LIST,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.data.dataset import Dataset, LongTailedData
-from tailshift.data.image_loader import FileSplit, file_data
+from tailshift.data.image_split import FileSplit, file_data
 from tailshift.data.images import (
     BrokenImageError,
     EncodedImages,

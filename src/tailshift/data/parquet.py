@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from tailshift.data.dataset import DATASETS
-from tailshift.data.image_loader import FileSplit
+from tailshift.data.image_split import FileSplit
 from tailshift.data.list_files import shown
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
 from tailshift.storage import free_memory

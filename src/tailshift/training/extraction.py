@@ -40,12 +40,8 @@ from tailshift.data.features import (
     split_checksum,
     split_path,
 )
-from tailshift.data.image_loader import (
-    BrokenImageWarning,
-    FileSplit,
-    blocked,
-    default_num_workers,
-)
+from tailshift.data.image_loader import BrokenImageWarning, blocked, default_num_workers
+from tailshift.data.image_split import FileSplit
 from tailshift.data.own_images import check_every_name
 from tailshift.models import Backbone, pretrained
 from tailshift.models.pretrained import named_network

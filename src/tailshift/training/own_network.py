@@ -12,7 +12,7 @@ from tailshift import priors
 from tailshift.config import ModelConfig, RunConfig
 from tailshift.data import FeatureSplit, LongTailedData, Split
 from tailshift.data.features import as_toml
-from tailshift.data.image_loader import FileSplit
+from tailshift.data.image_split import FileSplit
 from tailshift.data.own_images import OwnImages, hold_out
 from tailshift.losses import CrossEntropyLoss
 from tailshift.methods import Method
