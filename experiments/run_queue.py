@@ -20,8 +20,8 @@ from tailshift.evaluation.results import (
     result_rows,
 )
 from tailshift.paper.reproduce import make_job
+from tailshift.runs.files import CONFIG
 from tailshift.runs.index import is_run_of
-from tailshift.runs.run import CONFIG
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 
 HERE = Path(__file__).parent

@@ -18,7 +18,7 @@ from tailshift import registry
 from tailshift.data import DATASETS
 from tailshift.methods import METHODS
 from tailshift.registry import Origin
-from tailshift.runs.run import resume_command
+from tailshift.runs.files import resume_command
 from tailshift.storage import read_json, write_json
 from tailshift.training.progress import TrainingProgress
 

@@ -21,7 +21,7 @@ from tailshift.data.own_forms import read_rows
 from tailshift.evaluation.results import read_results
 from tailshift.models import build_backbone, load_backbone_weights
 from tailshift.runs.checkpoint import load_checkpoint, read_position
-from tailshift.runs.run import read_metrics
+from tailshift.runs.files import read_metrics
 from tailshift.storage import read_json
 from tailshift.targets import read_counts
 

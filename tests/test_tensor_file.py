@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tailshift.predictions import Predictions
-from tailshift.runs.run import load_weights, save_weights
+from tailshift.runs.files import load_weights, save_weights
 from tailshift.storage import DamagedFileError, read_tensors, write_tensors
 
 TENSORS = {

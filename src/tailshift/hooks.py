@@ -20,7 +20,8 @@ from torch.utils.data import DistributedSampler
 from tailshift.losses import DistributedLoss, LossFunction
 from tailshift.predictions import Predictions, check_destination
 from tailshift.priors import VectorLike, as_prior
-from tailshift.runs.run import CONFIG, ENVIRONMENT, FACTS, WEIGHTS, Run, as_run, load
+from tailshift.runs.files import CONFIG, ENVIRONMENT, FACTS, WEIGHTS
+from tailshift.runs.run import Run, as_run, load
 from tailshift.serving.export import ServedModel
 from tailshift.serving.images import PathLike, preparation_of
 from tailshift.targets import SOURCE, Target

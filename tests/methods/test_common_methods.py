@@ -16,8 +16,8 @@ import tailshift as ts
 from tailshift.data import LongTailedData
 from tailshift.methods import METHODS
 from tailshift.models import Classifier
+from tailshift.runs.files import WEIGHTS
 from tailshift.runs.network import place_head
-from tailshift.runs.run import WEIGHTS
 from tailshift.training.build import build_loss
 from tailshift.training.distributed import build_fabric
 from tailshift.training.inference import SplitFeatures

@@ -11,8 +11,8 @@ import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.data import LongTailedData
 from tailshift.methods import MiSLAS
+from tailshift.runs.files import WEIGHTS
 from tailshift.runs.network import place_head
-from tailshift.runs.run import WEIGHTS
 from tailshift.training.build import build_loss, build_optimizer, build_trainer
 from tailshift.training.distributed import build_fabric
 from tailshift.training.resolve import new_model

@@ -16,8 +16,8 @@ from tailshift.losses import centroid_loss, smoothed_loss
 from tailshift.methods import OLTR, Stage
 from tailshift.methods.oltr import OLTRLoss
 from tailshift.models import LinearHead, MemoryHead, MemoryOutput
+from tailshift.runs.files import WEIGHTS
 from tailshift.runs.network import place_head
-from tailshift.runs.run import WEIGHTS
 from tailshift.training.build import build_optimizer
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.resolve import new_model

@@ -22,7 +22,7 @@ from tailshift.models import (
     ExpertOutput,
     ResNet32,
 )
-from tailshift.runs.run import WEIGHTS, load_weights
+from tailshift.runs.files import WEIGHTS, load_weights
 from tailshift.training.progress import TrainingProgress
 
 COUNTS = torch.tensor([50, 20, 5, 1])

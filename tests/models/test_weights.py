@@ -12,7 +12,7 @@ from torch import Tensor
 from tailshift import Run
 from tailshift.models import Classifier, build_backbone, load_backbone_weights
 from tailshift.models.backbone import Backbone
-from tailshift.runs.run import save_weights
+from tailshift.runs.files import save_weights
 
 
 def _state(backbone: Backbone) -> dict[str, Tensor]:

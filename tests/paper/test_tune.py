@@ -21,7 +21,7 @@ from tailshift.paper.tune import (
     validation_score,
 )
 from tailshift.runs.directory import begin_directory
-from tailshift.runs.run import FAILURE
+from tailshift.runs.files import FAILURE
 from tailshift.storage import write_json
 
 TinyConfig = Callable[..., RunConfig]

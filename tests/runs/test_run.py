@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import tailshift as ts
-from tailshift.runs.run import load_weights, save_weights
+from tailshift.runs.files import load_weights, save_weights
 from tailshift.storage import read_json, write_json
 
 

@@ -18,7 +18,7 @@ import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.models.pretrained import pixel_statistics
 from tailshift.recipes import recipe_names
-from tailshift.runs.run import WEIGHTS
+from tailshift.runs.files import WEIGHTS
 from tailshift.serving.images import image_logits
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.resolve import as_weights_expect, new_model

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import tailshift as ts
 from tailshift.processes import Processes
 from tailshift.runs.checkpoint import read_position
-from tailshift.runs.run import WEIGHTS
+from tailshift.runs.files import WEIGHTS
 from tailshift.training.loop import Trainer, WeightAverage
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.step import DividedStep

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import tailshift as ts
 from tailshift.config import ConfigError
 from tailshift.losses import LabelAwareSmoothing, cross_entropy_loss
-from tailshift.runs.run import WEIGHTS
+from tailshift.runs.files import WEIGHTS
 from tailshift.training.build import build_loss
 from tailshift.training.progress import TrainingProgress
 from tailshift.training.step import mix

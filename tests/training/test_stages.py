@@ -15,7 +15,7 @@ from tailshift.data import DigitsLT
 from tailshift.metrics import class_groups, group_accuracy
 from tailshift.models import NormedLinearHead
 from tailshift.models.heads import normed_linear
-from tailshift.runs.run import CHECKPOINT, WEIGHTS
+from tailshift.runs.files import CHECKPOINT, WEIGHTS
 from tailshift.storage import write_json
 
 TinyConfig = Callable[..., ts.RunConfig]

@@ -13,7 +13,7 @@ from torch import Tensor
 import tailshift as ts
 from tailshift import storage
 from tailshift.config import ConfigError
-from tailshift.runs.run import BEST, CHECKPOINT
+from tailshift.runs.files import BEST, CHECKPOINT
 from tailshift.training import recorder
 from tailshift.training.recorder import Recorder
 

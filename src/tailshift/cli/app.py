@@ -221,7 +221,7 @@ def _say_how_to_resume(end: SystemExit) -> None:
     directory = getattr(end, "directory", None)
     if directory is None:
         return
-    from tailshift.runs.run import resume_command
+    from tailshift.runs.files import resume_command
     from tailshift.training.distributed import is_first_process
 
     if is_first_process():

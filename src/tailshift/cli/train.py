@@ -347,7 +347,7 @@ def _resumed_run(
     output: Path | None, resume: bool, is_changed: bool
 ) -> "tuple[RunConfig, Path]":
     """Return the run to resume, with its own settings."""
-    from tailshift.runs.run import read_config
+    from tailshift.runs.files import read_config
 
     if not resume or output is None:
         raise ValueError(
@@ -380,7 +380,7 @@ def _report_training(run: "Run") -> None:
     from tailshift.data.own_images import OwnImages
     from tailshift.report.rows import size_text
     from tailshift.report.runs import report_run, summarise_runs
-    from tailshift.runs.run import resume_command
+    from tailshift.runs.files import resume_command
     from tailshift.training.distributed import is_first_process
 
     is_told = is_first_process()

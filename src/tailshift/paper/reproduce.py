@@ -22,8 +22,9 @@ from tailshift.recipes import load_recipe, recipe_names
 from tailshift.report import ReportRun
 from tailshift.report.runs import report_run
 from tailshift.runs.directory import default_directory
+from tailshift.runs.files import CONFIG, read_config, resume_command
 from tailshift.runs.index import find_kept, find_runs, is_run_of
-from tailshift.runs.run import CONFIG, Run, read_config, resume_command
+from tailshift.runs.run import Run
 from tailshift.storage import check_new
 from tailshift.training import train
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs

@@ -24,7 +24,8 @@ from tailshift.data import LongTailedData
 from tailshift.methods import LADE
 from tailshift.predictions import Predictions
 from tailshift.runs.directory import check_same_config, is_run_directory
-from tailshift.runs.run import FACTS, FAILURE, Run, load
+from tailshift.runs.files import FACTS, FAILURE
+from tailshift.runs.run import Run, load
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 from tailshift.training.resolve import with_validation
 from tailshift.training.train import train

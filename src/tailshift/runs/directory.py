@@ -21,7 +21,7 @@ import torch
 from tailshift import storage
 from tailshift.config import RunConfig, machine_settings
 from tailshift.models import AUTO
-from tailshift.runs import run
+from tailshift.runs import files
 from tailshift.runs.checkpoint import path_before, read_position, repair_checkpoint
 
 LOCK = ".lock"
@@ -172,7 +172,7 @@ def check_directory(
         )
     if not directory.exists() or _is_empty(directory):
         return
-    if resume and (directory / run.CONFIG).is_file():
+    if resume and (directory / files.CONFIG).is_file():
         check_same_config(directory, config)
         return
     if not is_run_directory(directory):
@@ -212,7 +212,7 @@ def open_directory(
         with hold_lock(directory), _telling_what_is_saved(directory):
             # Again: another process may have been here since the first check.
             check_directory(directory, config, resume=resume, force=force)
-            is_resumed = resume and (directory / run.CONFIG).is_file()
+            is_resumed = resume and (directory / files.CONFIG).is_file()
             storage.remove_leftovers(directory)
             if is_resumed:
                 _repair(directory)
@@ -226,8 +226,8 @@ def open_directory(
 def is_run_directory(directory: Path) -> bool:
     """Return whether a folder was made by `train`, by its configuration."""
     try:
-        run.read_config(directory)
-    except (storage.EditedFileError, run.MissingPluginError):
+        files.read_config(directory)
+    except (storage.EditedFileError, files.MissingPluginError):
         return True
     except (OSError, ValueError):
         return False
@@ -238,23 +238,23 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
     """Make a run directory, without what an earlier run left in it."""
     # The checkpoints first, the last one last: a process that is killed in between
     # leaves none to resume from, or all that the metrics of the earlier run belong to.
-    stem, _, suffix = run.CHECKPOINT.partition(".")
+    stem, _, suffix = files.CHECKPOINT.partition(".")
     for path in sorted(directory.glob(f"{stem}*.{suffix}")):
         path.unlink()
-    best = directory / run.BEST
-    files = [run.FACTS, run.FAILURE, run.WEIGHTS, run.METRICS_LOG, run.ENVIRONMENT]
-    files += [run.LOG, run.TRACKING]
-    for path in (best, path_before(best), *(directory / name for name in files)):
+    best = directory / files.BEST
+    names = [files.FACTS, files.FAILURE, files.WEIGHTS, files.METRICS_LOG]
+    names += [files.ENVIRONMENT, files.LOG, files.TRACKING]
+    for path in (best, path_before(best), *(directory / name for name in names)):
         path.unlink(missing_ok=True)
-    for folder in (run.PREDICTIONS, run.TENSORBOARD):
+    for folder in (files.PREDICTIONS, files.TENSORBOARD):
         shutil.rmtree(directory / folder, ignore_errors=True)
-    storage.write_json(directory / run.CONFIG, config.to_mapping())
-    storage.write_json(directory / run.ENVIRONMENT, describe_environment())
+    storage.write_json(directory / files.CONFIG, config.to_mapping())
+    storage.write_json(directory / files.ENVIRONMENT, describe_environment())
 
 
 def check_same_config(directory: Path, config: RunConfig) -> None:
     """Refuse to resume a run under other settings than it was started with."""
-    began = flat_settings(run.read_config(directory))
+    began = flat_settings(files.read_config(directory))
     asked = flat_settings(config)
     for key in asked:
         is_open = key in OPEN and asked[key] == OPEN[key]
@@ -290,10 +290,10 @@ def _is_empty(directory: Path) -> bool:
 
 def _repair(directory: Path) -> None:
     """Complete what a killed or failed process left undone."""
-    (directory / run.FAILURE).unlink(missing_ok=True)
-    repair_checkpoint(directory / run.CHECKPOINT)
-    if not (directory / run.ENVIRONMENT).is_file():
-        storage.write_json(directory / run.ENVIRONMENT, describe_environment())
+    (directory / files.FAILURE).unlink(missing_ok=True)
+    repair_checkpoint(directory / files.CHECKPOINT)
+    if not (directory / files.ENVIRONMENT).is_file():
+        storage.write_json(directory / files.ENVIRONMENT, describe_environment())
 
 
 @contextmanager
@@ -304,34 +304,36 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
         where = ""
         if isinstance(error, NotFiniteError) and directory.is_dir():
             failure = {"message": str(error), **error.place._asdict()}
-            storage.write_json(directory / run.FAILURE, failure)
-            where = f" All of the batch's sample ids are in {directory / run.FAILURE}."
+            storage.write_json(directory / files.FAILURE, failure)
+            where = (
+                f" All of the batch's sample ids are in {directory / files.FAILURE}."
+            )
         raise FloatingPointError(f"{error}{where} {_last_good(directory)}") from error
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not directory.is_dir():
             raise FileNotFoundError(
                 f"{directory} is gone: it was removed or moved while the run trained "
                 "in it. Train again, or move it back and resume with "
-                f"`{run.resume_command(directory)}`."
+                f"`{files.resume_command(directory)}`."
             ) from error
         if error.errno not in _DISK_FAULTS:
             raise
         raise OSError(
             f"{directory} cannot be written to ({os.strerror(error.errno)}). What was "
             "saved before is whole. Make room, then resume with "
-            f"`{run.resume_command(directory)}`."
+            f"`{files.resume_command(directory)}`."
         ) from error
 
 
 def _last_good(directory: Path) -> str:
     """Return a sentence about the checkpoint that a run could resume from."""
-    path = directory / run.CHECKPOINT
+    path, resume = directory / files.CHECKPOINT, files.resume_command(directory)
     if not path.is_file():
         return "There is no checkpoint yet."
     position = read_position(path)
     return (
         f"The last good checkpoint is {path} (after {position.epoch} whole epochs and "
-        f"{position.batch} steps); `{run.resume_command(directory)} --detect-anomaly` "
+        f"{position.batch} steps); `{resume} --detect-anomaly` "
         "resumes from it and names the operation that fails."
     )
 

@@ -12,7 +12,8 @@ from tailshift.config import RunConfig, machine_settings
 from tailshift.methods import Method
 from tailshift.recipes import load_recipe, recipe_names
 from tailshift.runs.directory import flat_settings
-from tailshift.runs.run import FACTS, Run, load
+from tailshift.runs.files import FACTS
+from tailshift.runs.run import Run, load
 from tailshift.storage import check_file_name
 
 UNDECISIVE = machine_settings() | {"seed"}

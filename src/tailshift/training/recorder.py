@@ -16,7 +16,7 @@ from tailshift.data import FeatureSplit, LongTailedData, Split
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
 from tailshift.processes import load_whole_state, whole_state
-from tailshift.runs import run
+from tailshift.runs import files
 from tailshift.runs.checkpoint import (
     data_mark,
     load_checkpoint,
@@ -69,7 +69,7 @@ class Recorder:
     @property
     def checkpoint(self) -> Path:
         """The checkpoint file."""
-        return self.directory / run.CHECKPOINT
+        return self.directory / files.CHECKPOINT
 
     @property
     def _is_sharded(self) -> bool:
@@ -182,7 +182,7 @@ class Recorder:
 
     @property
     def _best(self) -> Path:
-        return self.directory / run.BEST
+        return self.directory / files.BEST
 
     def _check_folder(self) -> None:
         """Refuse to write if the folder is gone: it would be made anew, half empty."""
@@ -193,7 +193,7 @@ class Recorder:
         weights = whole_state(self._evaluated)
         if self.fabric.is_global_zero:
             self._check_folder()
-            notes = {run.WEIGHTS_MARK: "1", "epoch": str(self.epochs_done)}
+            notes = {files.WEIGHTS_MARK: "1", "epoch": str(self.epochs_done)}
             write_tensors(self._best, weights, notes, keep=path_before(self._best))
 
     def _load_best(self) -> None:
@@ -219,7 +219,7 @@ class Recorder:
 
     def _append(self, metrics: Metrics) -> None:
         self._lines.append(json.dumps(metrics) + "\n")
-        with (self.directory / run.METRICS_LOG).open("a", encoding="utf-8") as file:
+        with (self.directory / files.METRICS_LOG).open("a", encoding="utf-8") as file:
             file.write(self._lines[-1])
             file.flush()
             os.fsync(file.fileno())  # on disk before the checkpoint that counts it
@@ -270,16 +270,16 @@ class Recorder:
             if scaler:
                 self.fabric.strategy.precision.load_state_dict(scaler)
         if lines is None:
-            lines = run.read_metrics_lines(self.directory)
+            lines = files.read_metrics_lines(self.directory)
         self._lines = lines[: self.trainer.epochs_done]
-        done = run.parse_metrics(self._lines, self.directory / run.METRICS_LOG)
+        done = files.parse_metrics(self._lines, self.directory / files.METRICS_LOG)
         for metrics in done[self.trainer.epochs_before :]:
             self._score(metrics)
         self._heed_patience()
         if not self.fabric.is_global_zero:
             return
         self._check_folder()
-        with atomic_write(self.directory / run.METRICS_LOG) as temporary:
+        with atomic_write(self.directory / files.METRICS_LOG) as temporary:
             temporary.write_text("".join(self._lines), encoding="utf-8")
         if self.config.train.keep == "best":
             self._mend_best()
@@ -307,19 +307,19 @@ class Recorder:
         preparation = getattr(self.data.train, "preparation", None)
         if isinstance(self.data.train, FeatureSplit) and preparation is not None:
             facts["preparation"] = preparation.to_mapping()
-        if plugins := run.used_plugins(self.config):
+        if plugins := files.used_plugins(self.config):
             facts["plugins"] = [
                 plugin.model_dump(mode="json", exclude_defaults=True)
                 for plugin in plugins
             ]
         if self.config.train.keep == "best" and self.best_epoch is not None:
             facts["kept_epoch"] = self.best_epoch
-        epochs = run.read_metrics(self.directory)
+        epochs = files.read_metrics(self.directory)
         skipped = [epoch.get("skipped_images") for epoch in epochs]
         if any(count is not None for count in skipped):
             # A loader counts from where it was started.
             facts["skipped_images"] = max(count or 0 for count in skipped)
-        write_json(self.directory / run.FACTS, facts)
+        write_json(self.directory / files.FACTS, facts)
 
     def save_results(self, finished: bool) -> None:
         """Write the weights and the logits of the evaluated splits."""
@@ -328,11 +328,11 @@ class Recorder:
             self._check_folder()
         if self.config.train.keep == "best" and self.best_epoch is not None:
             self._load_best()
-        weights = self.directory / run.WEIGHTS
-        run.save_weights(weights, self._evaluated, is_writer=is_first)
+        weights = self.directory / files.WEIGHTS
+        files.save_weights(weights, self._evaluated, is_writer=is_first)
         for name, split in (("val", self.data.val), ("test", self.data.test)):
             if split is not None and len(split):
-                path = run.predictions_path(self.directory, name)
+                path = files.predictions_path(self.directory, name)
                 predictions = self._predictions(split)
                 if is_first:
                     path.parent.mkdir(exist_ok=True)

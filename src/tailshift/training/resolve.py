@@ -13,8 +13,8 @@ from tailshift.data.own_images import hold_out
 from tailshift.models import AUTO, AdaptedBackbone, Backbone, Classifier
 from tailshift.models.pretrained import pixel_statistics
 from tailshift.models.timm_backbone import PREFIX as TIMM
+from tailshift.runs.files import CHECKPOINT, CONFIG, read_config
 from tailshift.runs.network import build_network, use_channels_last
-from tailshift.runs.run import CHECKPOINT, CONFIG, read_config
 from tailshift.training import distributed, extraction
 from tailshift.training.build import build_loader, build_loss
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData
 from tailshift.models import Classifier, FrozenBackbone
+from tailshift.runs.files import WEIGHTS, load_weights
 from tailshift.runs.network import thaw, use_channels_last
-from tailshift.runs.run import WEIGHTS, Run, load, load_weights
+from tailshift.runs.run import Run, load
 
 
 def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> None:

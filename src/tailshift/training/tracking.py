@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tailshift.config import RunConfig
 from tailshift.runs.directory import flat_settings
-from tailshift.runs.run import TENSORBOARD, TRACKING
+from tailshift.runs.files import TENSORBOARD, TRACKING
 from tailshift.storage import atomic_write
 
 Log: TypeAlias = Callable[[Mapping[str, float], int], None]
