@@ -50,13 +50,16 @@ from torchvision import datasets, transforms
 from tailshift import priors
 from tailshift.config import ModelConfig
 from tailshift.data import LongTailedData
-from tailshift.data.features import FeatureSplit
+from tailshift.data.feature_split import FeatureSplit
 from tailshift.data.own_forms import ImageFolder
 from tailshift.losses import BalancedSoftmaxLoss, LADELoss
 from tailshift.models import LinearHead
 from tailshift.runs.network import build_model_backbone
-from tailshift.training.extraction import BATCH, embed, folded, prepared
-from tailshift.training.head_fit import FULL_STEPS, HeadProblem, Samples
+from tailshift.training.extraction import prepared
+from tailshift.training.extraction_network import embed, folded
+from tailshift.training.extraction_work import BATCH
+from tailshift.training.head_fit import FULL_STEPS
+from tailshift.training.head_problem import HeadProblem, Samples
 
 RATIO_AIM = 1.5
 MINUTES_AIM, GIGABYTES_AIM, LADE_AIM = 6.0, 3.0, 2.0

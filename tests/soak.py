@@ -57,7 +57,7 @@ from tailshift.models import TimmBackbone
 from tailshift.runs.directory import hold_lock
 from tailshift.serving import server  # noqa: F401
 from tailshift.serving.export import export_onnx
-from tailshift.training import extraction
+from tailshift.training import extraction_work
 
 KNOCKS = ("SIGKILL", "SIGKILL", "SIGTERM", "SIGINT", "full disk", "cut", "flipped")
 IN_A_ROUND = 10
@@ -747,5 +747,5 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, default=Path("build/soak"))
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
-    extraction.BATCH, extraction.MARKED = 4, 2  # or the photos were one batch
+    extraction_work.BATCH, extraction_work.MARKED = 4, 2  # or the photos were one batch
     sys.exit(min(soak(parser.parse_args()), 1))

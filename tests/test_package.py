@@ -231,7 +231,6 @@ MAX_LINES = 450
 MAX_P90_LINES = 480  # on its way to 330; it only shrinks
 LONGER = {
     "config.py": 630,
-    "data/features.py": 660,
     "data/image_loader.py": 500,
     "estimators/evidence.py": 480,
     "losses/base.py": 570,
@@ -243,8 +242,6 @@ LONGER = {
     "cli/serve.py": 480,
     "sklearn.py": 470,
     "storage.py": 650,
-    "training/extraction.py": 680,
-    "training/head_fit.py": 490,
     "training/jobs.py": 470,
 }
 """Files that are still to be split, with their maximum length. Only remove entries."""

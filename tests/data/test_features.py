@@ -1,13 +1,10 @@
 """Feature banks: what is written is read, mapped into memory, refused if damaged."""
 
-import errno
 import gc
 import io
-import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +12,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from tailshift.data.features import (
-    FeatureBank,
-    create_split,
-    split_checksum,
-    split_path,
-    write_bank,
-)
+from tailshift.data.feature_files import create_split, split_checksum, split_path
+from tailshift.data.features import FeatureBank, write_bank
 from tailshift.storage import read_json, write_json
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
@@ -125,43 +117,6 @@ def test_bank__may_be_larger_than_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", LIMITED, str(bank.directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == (f"{2**15}\n", "")
-
-
-@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs it")
-def test_create_split__reserves_its_room(tmp_path: Path) -> None:
-    path = tmp_path / "train.safetensors"
-    create_split(path, (1, 1000, 100))
-    about = path.stat()
-    assert 512 * about.st_blocks >= about.st_size > 400_000
-
-
-def _refusing(number: int) -> Callable[..., None]:
-    def allocate(*arguments: int) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return allocate
-
-
-def test_create_split__on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A sentence before anything is computed; a mapped page would end the process."""
-    refusing = _refusing(errno.ENOSPC)
-    monkeypatch.setattr("os.posix_fallocate", refusing, raising=False)
-    path = tmp_path / "bank" / "train.safetensors"
-    with pytest.raises(OSError, match="space") as error:
-        FeatureBank.from_arrays(tmp_path / "bank", train=(X, Y))
-    assert str(error.value) == f"{path} cannot be written (No space left on device)."
-    assert not path.exists()
-
-
-def test_create_split__where_no_room_can_be_reserved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refusing = _refusing(errno.EOPNOTSUPP)
-    monkeypatch.setattr("os.posix_fallocate", refusing, raising=False)
-    bank = FeatureBank.from_arrays(tmp_path / "bank", train=(X, Y))
-    assert len(bank.data().train) == 10
 
 
 def test_load__cut_short(bank: FeatureBank) -> None:

@@ -14,7 +14,9 @@ from PIL import Image
 from torch import nn
 
 import tailshift as ts
-from tailshift.data.features import FeatureBank, map_split, split_path
+from tailshift.config import ModelConfig
+from tailshift.data.feature_files import map_split, split_path
+from tailshift.data.features import FeatureBank
 from tailshift.data.image_loader import BrokenImageWarning, FileLoader
 from tailshift.data.images import Preparation, load_image
 from tailshift.data.memory import Normalisation
@@ -23,8 +25,8 @@ from tailshift.models import TimmBackbone
 from tailshift.models.pretrained import PUBLISHED, pixel_statistics
 from tailshift.recipes import feature_settings
 from tailshift.runs.directory import hold_lock
-from tailshift.training import extraction
-from tailshift.training.extraction import features, folded, weights_fingerprint
+from tailshift.training import extraction, extraction_work
+from tailshift.training.extraction import features
 
 TINY = "test_efficientnet"
 COUNTS = {"cat": 12, "dog": 8, "owl": 5}
@@ -129,7 +131,7 @@ def test_features__closes_the_loaders_that_it_opens(
 
 def _die_at(batch: int) -> Callable[..., Any]:
     """Return what computes features, and kills the process at a batch."""
-    calls, embed = iter(range(batch)), extraction.embed
+    calls, embed = iter(range(batch)), extraction_work.embed
 
     def fatal(*arguments: Any) -> Any:
         if next(calls, None) is None:
@@ -143,23 +145,23 @@ def _die_at(batch: int) -> Callable[..., Any]:
 def test_features__killed_and_resumed_are_the_same_bytes(
     make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction, "BATCH", 2)
-    monkeypatch.setattr(extraction, "MARKED", 2)
+    monkeypatch.setattr(extraction_work, "BATCH", 2)
+    monkeypatch.setattr(extraction_work, "MARKED", 2)
     whole = make("whole")
     for batch in (3, 6, 2):  # in the training images, in the test, and at once
         if (child := os.fork()) == 0:
-            monkeypatch.setattr(extraction, "embed", _die_at(batch))
+            monkeypatch.setattr(extraction_work, "embed", _die_at(batch))
             make("killed")
             os._exit(0)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
     computed: list[int] = []
-    embed = extraction.embed
+    embed = extraction_work.embed
 
     def counted(network: nn.Module, images: torch.Tensor) -> Any:
         computed.append(len(images))
         return embed(network, images)
 
-    monkeypatch.setattr(extraction, "embed", counted)
+    monkeypatch.setattr(extraction_work, "embed", counted)
     resumed = make("killed")
     assert 0 < sum(computed) < sum(COUNTS.values()) / 2
     names = sorted(path.name for path in whole.directory.iterdir())
@@ -174,12 +176,12 @@ def test_features__killed_and_resumed_are_the_same_bytes(
 def test_features__damaged_while_it_was_killed_are_the_same_bytes(
     make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
-    monkeypatch.setattr(extraction, "BATCH", 2)
-    monkeypatch.setattr(extraction, "MARKED", 2)
+    monkeypatch.setattr(extraction_work, "BATCH", 2)
+    monkeypatch.setattr(extraction_work, "MARKED", 2)
     whole = make("whole")
     folder = whole.directory.with_name("killed")
     if (child := os.fork()) == 0:
-        monkeypatch.setattr(extraction, "embed", _die_at(5))
+        monkeypatch.setattr(extraction_work, "embed", _die_at(5))
         make("killed")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
@@ -205,7 +207,7 @@ def test_features__cut_short_while_it_was_killed_are_refused(
 ) -> None:
     """NumPy made it longer again, with a hole that a full disk cannot fill."""
     if (child := os.fork()) == 0:
-        monkeypatch.setattr(extraction, "embed", _die_at(0))
+        monkeypatch.setattr(extraction_work, "embed", _die_at(0))
         make("killed")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
@@ -229,7 +231,7 @@ def test_features__of_two_processes_are_those_of_one(
     with pytest.warns(BrokenImageWarning) as told_by_two:
         two = extraction.make_bank(
             data,
-            extraction.ModelConfig(**one.facts.model),
+            ModelConfig(**one.facts.model),
             one.directory.with_name("two"),
             jobs=2,
             track=lambda num_images: counts.append,
@@ -246,24 +248,24 @@ def test_features__of_two_processes_are_those_of_one(
 def test_worker__sends_what_is_wrong(
     make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extraction.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(extraction_work.signal, "signal", lambda number, handler: None)
 
     class Answers(list[BaseException]):
         put = list.append
 
     plan, answers = _broken_plan(make), Answers()
-    extraction._worker(0, 1, plan, TimmBackbone(TINY), [0], answers)
+    extraction_work._worker(0, 1, plan, TimmBackbone(TINY), [0], answers)
     [error] = answers
     assert isinstance(error, FileNotFoundError)
     assert str(error) == f"the feature bank {plan.folder} has no train.safetensors."
 
 
-def _broken_plan(make: Callable[..., FeatureBank]) -> extraction.BankPlan:
+def _broken_plan(make: Callable[..., FeatureBank]) -> extraction_work.BankPlan:
     bank = make()
     data = bank.data()
     split_path(bank.directory, "train").unlink()
-    model = extraction.ModelConfig(**bank.facts.model)
-    return extraction.BankPlan(bank.directory, data, model)
+    model = ModelConfig(**bank.facts.model)
+    return extraction_work.BankPlan(bank.directory, data, model)
 
 
 def test_features__waits_for_another_process(
@@ -418,41 +420,6 @@ def test_features__folder_that_cannot_be_made(
         "`output` must lie in a folder that can be made, but /proc/x cannot be made "
         "(No such file or directory). Name another."
     )
-
-
-def test_folded__gives_the_same_features_without_normalisation() -> None:
-    torch.manual_seed(0)
-    network = TimmBackbone(TINY)
-    for module in network.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean = torch.randn_like(module.running_mean)
-            module.running_var = torch.rand_like(module.running_var) + 0.1
-    before = weights_fingerprint(network)
-    images = torch.randn(3, 3, 64, 64)
-    given = folded(network, 64)
-    assert not any(isinstance(m, nn.BatchNorm2d) for m in given.modules())
-    assert torch.allclose(given(images), network.eval()(images), rtol=1e-3, atol=1e-4)
-    assert weights_fingerprint(network) == before
-
-
-class OtherOrder(nn.Module):
-    """Its normalisation stands after the convolution, and runs before it."""
-
-    feature_dim = 2
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
-        self.norm.running_mean = torch.tensor([1.0, 2.0, 3.0])
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.conv(self.norm(images)).mean(dim=(2, 3))
-
-
-def test_folded__leaves_a_network_of_another_order_as_it_is() -> None:
-    network: Any = OtherOrder().eval()
-    images = torch.randn(2, 3, 8, 8)
-    assert torch.equal(folded(network, 8)(images), network(images))
 
 
 # --- runs on features --------------------------------------------------------------

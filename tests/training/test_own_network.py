@@ -14,13 +14,13 @@ from sklearn.datasets import load_digits
 from tailshift.data.image_loader import BrokenImageWarning
 from tailshift.recipes import data_settings, load_recipe
 from tailshift.training import own_network as module
-from tailshift.training.head_fit import LabelledLosses
 from tailshift.training.own_network import (
     Judged,
     compared,
     own_network,
     patch_features,
 )
+from tailshift.training.weight_decay import LabelledLosses
 
 Command = Callable[..., Any]
 COUNTS = (90, 70, 50, 40, 30)

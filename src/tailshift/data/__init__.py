@@ -20,7 +20,8 @@ from tailshift.data.dataset import (
     step_counts,
 )
 from tailshift.data.digits import DigitsLT
-from tailshift.data.features import FeatureBank, FeatureSplit
+from tailshift.data.feature_split import FeatureSplit
+from tailshift.data.features import FeatureBank
 from tailshift.data.image_loader import BrokenImageWarning, FileLoader
 from tailshift.data.image_split import FileSplit
 from tailshift.data.images import Preparation

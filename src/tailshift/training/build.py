@@ -8,7 +8,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from tailshift.config import RunConfig
 from tailshift.data import Batches, LongTailedData, StackedLoader
-from tailshift.data.features import FeatureLoader
+from tailshift.data.feature_split import FeatureLoader
 from tailshift.losses import LabelAwareSmoothing
 from tailshift.methods import Stage
 from tailshift.methods.method import OwnGroup

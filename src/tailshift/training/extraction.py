@@ -1,46 +1,28 @@
-"""Feature banks made from images: in chunks, resumable, on several processes."""
+"""Feature banks made from images."""
 
-import copy
 import dataclasses
 import hashlib
 import json
 import os
-import signal
 import time
-import warnings
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from itertools import pairwise
-from multiprocessing import get_context, set_start_method
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tailshift.config import ModelConfig
-from tailshift.data import Dataset, FeatureSplit, LongTailedData, Split
-from tailshift.data.batches import BatchPlan
-from tailshift.data.features import (
-    BANK_FACTS,
-    FeatureBank,
+from tailshift.data import Dataset, FeatureSplit, LongTailedData
+from tailshift.data.feature_files import (
     create_split,
     map_split,
     split_checksum,
     split_path,
 )
-from tailshift.data.image_loader import BrokenImageWarning, blocked, default_num_workers
+from tailshift.data.features import BANK_FACTS, FeatureBank
 from tailshift.data.image_split import FileSplit
 from tailshift.data.own_images import check_every_name
 from tailshift.models import Backbone, pretrained
@@ -49,22 +31,20 @@ from tailshift.recipes import dataset_of
 from tailshift.runs.directory import LOCK, hold_lock
 from tailshift.runs.network import build_model_backbone
 from tailshift.storage import (
-    atomic_write,
-    holding_signals,
     make_folder,
     read_json,
     write_json,
 )
-from tailshift.training.progress import RELAY_SECONDS, duration, print_line
-
-BATCH = 64
-"""Images that go through the network at a time."""
-
-MARKED = 16
-"""Batches between two notes of how far a process is."""
-
-TIMED_IMAGES = 256
-"""Images after which the time to go is told."""
+from tailshift.training.extraction_network import weights_fingerprint
+from tailshift.training.extraction_progress import extraction_progress
+from tailshift.training.extraction_work import (
+    BankPlan,
+    Told,
+    num_done,
+    work,
+    work_together,
+)
+from tailshift.training.progress import print_line
 
 BEGUN = "begun.json"
 """What a bank that is not finished is to hold."""
@@ -74,40 +54,6 @@ WAIT_SECONDS = 1.0
 
 FEATURE_FIELDS = ("name", "pretrained", "weights", "frozen", "image_size")
 """Settings of a network that its features depend on."""
-
-Told = Callable[[int], None]
-"""Told of images that are done."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class BankPlan:
-    """What a bank is to hold."""
-
-    folder: Path
-    data: LongTailedData
-    model: ModelConfig
-    views: int = 1
-    """Views of each training image; the first is unaltered."""
-
-    @property
-    def splits(self) -> dict[str, Split]:
-        """The splits that have samples."""
-        data = self.data
-        named = {"train": data.train, "val": data.val, "test": data.test}
-        return {name: split for name, split in named.items() if split}
-
-    def num_views(self, name: str) -> int:
-        """Return how many views a split has."""
-        return self.views if name == "train" else 1
-
-    def mark(self, name: str, view: int, rank: int, jobs: int) -> Path:
-        """Return the file that says how many batches a process has done."""
-        return self.folder / f"progress-{name}-{view}-{rank}-of-{jobs}"
-
-    @property
-    def num_images(self) -> int:
-        """Images that go through the network, all views counted."""
-        return sum(len(s) * self.num_views(name) for name, s in self.splits.items())
 
 
 def features(
@@ -329,14 +275,6 @@ def check_bank(split: FeatureSplit, model: ModelConfig, backbone: Backbone) -> N
         )
 
 
-def weights_fingerprint(backbone: Backbone) -> str:
-    """Return 16 hex digits that tell a network's weights from others."""
-    digest = hashlib.sha256()
-    for name, tensor in backbone.state_dict().items():
-        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
-
-
 def _same(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """Compare what two banks are of; checksums, and samples skipped, aside."""
     for name, about in found["splits"].items():
@@ -370,222 +308,6 @@ def _begin(plan: BankPlan, facts: dict[str, Any], force: bool) -> None:
         arrays = create_split(split_path(folder, name), shape)
         arrays["labels"][:] = -1  # not there yet, or skipped
     write_json(begun, facts)
-
-
-def num_done(plan: BankPlan, jobs: int) -> int:
-    """Return how many images went through the network before, about."""
-    done = 0
-    for name, split in plan.splits.items():
-        for view in range(plan.num_views(name)):
-            marks = [plan.mark(name, view, rank, jobs) for rank in range(jobs)]
-            batches = sum(_noted(mark)[0] for mark in marks)
-            done += min(batches * BATCH, len(split))
-    return done
-
-
-def work(rank: int, jobs: int, plan: BankPlan, backbone: Backbone, track: Told) -> None:
-    """Compute one process's share of all features.
-
-    Args:
-        rank: This process, 0..jobs − 1.
-        jobs: Number of processes.
-        plan: What the bank is to hold.
-        backbone: The network.
-        track: Told of images that are done.
-    """
-    num_cores = max(1, default_num_workers(jobs))
-    if jobs > 1:
-        torch.set_num_threads(num_cores)
-    network = folded(backbone, plan.data.image_size).to(
-        memory_format=torch.channels_last
-    )
-    for name, split in plan.splits.items():
-        shape = (plan.num_views(name), len(split), backbone.feature_dim)
-        arrays = map_split(split_path(plan.folder, name), shape, mode="r+")
-        for view in range(plan.num_views(name)):
-            mark = plan.mark(name, view, rank, jobs)
-            loader = split.loader(
-                batch_size=BATCH * jobs,
-                training=view > 0,
-                rank=rank,
-                world_size=jobs,
-                num_workers=num_cores,
-            )
-            done, total = _checked(mark, arrays, view, loader.plan)
-            with closing(loader):
-                for batch in loader.epoch(view, done):
-                    ids = batch.sample_ids.numpy()
-                    if len(ids):
-                        given = embed(network, batch.images)
-                        _check_finite(given, ids, name)
-                        arrays["features"][view, ids] = given
-                        arrays["labels"][ids] = batch.labels
-                        total = _add_rows(total, arrays, view, ids)
-                    done += 1
-                    if done % MARKED == 0 or done == len(loader):
-                        _note(mark, done, total, arrays)
-                    track(len(ids))
-
-
-def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) -> None:
-    """Compute all features in several processes, whose faults are raised here."""
-    context = get_context("spawn")  # a fork would inherit PyTorch's threads
-    counts, answers = context.Array("q", jobs), context.SimpleQueue()
-    workers = [
-        context.Process(
-            target=_worker, args=(rank, jobs, plan, backbone, counts, answers)
-        )
-        for rank in range(jobs)
-    ]
-    try:
-        with holding_signals(), blocked(signal.SIGINT):  # what they get is sent whole
-            for worker in workers:
-                worker.start()
-        known, is_busy = 0, True
-        while is_busy:
-            time.sleep(RELAY_SECONDS)
-            is_failed = any(worker.exitcode for worker in workers)
-            is_busy = not is_failed and any(worker.is_alive() for worker in workers)
-            known, before = sum(counts[:]), known
-            track(known - before)
-            _heed(answers)
-        if any(worker.exitcode for worker in workers):
-            raise ChildProcessError(
-                f"a process that made features for {plan.folder} has ended early. The "
-                "same command continues where it stands, with --jobs 1 in less memory."
-            )
-    finally:
-        alive = [worker for worker in workers if worker.is_alive()]
-        for worker in alive:
-            worker.terminate()
-        for worker in alive:  # another Ctrl-C may end the wait
-            worker.join()
-
-
-def _heed(answers: Any) -> None:
-    """Raise, or warn of, what processes have sent."""
-    while not answers.empty():
-        answer = answers.get()
-        if isinstance(answer, Warning):
-            warnings.warn(answer, stacklevel=3)
-        else:
-            raise answer
-
-
-def _worker(
-    rank: int, jobs: int, plan: BankPlan, backbone: Backbone, counts: Any, answers: Any
-) -> None:
-    """Do a share of the work in a process of its own, and tell of it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
-    set_start_method(None, force=True)  # or those that decode import PyTorch anew
-    parent = os.getppid()
-
-    def count(images: int) -> None:
-        counts[rank] += images
-        if os.getppid() != parent:  # killed: another may begin to write
-            os._exit(1)
-
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", BrokenImageWarning)
-        try:
-            work(rank, jobs, plan, backbone, count)
-        except (ValueError, OSError, FloatingPointError) as error:
-            answers.put(error)
-    for warning in told:
-        if isinstance(warning.message, BrokenImageWarning):
-            answers.put(warning.message)
-
-
-def _note(mark: Path, done: int, total: int, arrays: dict[str, Any]) -> None:
-    """Write how many batches are done, and their checksum, once they are on disk."""
-    for array in arrays.values():
-        array.flush()
-    with atomic_write(mark) as temporary:
-        temporary.write_text(f"{done} {total:08x}")
-
-
-def _noted(mark: Path) -> tuple[int, int]:
-    """Return what was noted; nothing, if no note is there or it is damaged."""
-    try:
-        done, total = mark.read_text(encoding="ascii").split()
-        return int(done), int(total, 16)
-    except (FileNotFoundError, ValueError):
-        return 0, 0
-
-
-def _checked(
-    mark: Path, arrays: dict[str, Any], view: int, plan: BatchPlan
-) -> tuple[int, int]:
-    """Return the batches done and their checksum; none, if what is there differs."""
-    done, noted = _noted(mark)
-    total = 0
-    for request in plan.epoch(view)[:done]:
-        ids = request.sample_ids
-        total = _add_rows(total, arrays, view, ids[arrays["labels"][ids] >= 0])
-    return (done, total) if total == noted and 0 <= done <= len(plan) else (0, 0)
-
-
-def _add_rows(total: int, arrays: dict[str, Any], view: int, ids: Any) -> int:
-    """Return a checksum that goes on with some samples' features and labels."""
-    for rows in (arrays["features"][view, ids], arrays["labels"][ids]):
-        total = zlib.crc32(rows.tobytes(), total)
-    return total
-
-
-def folded(backbone: Backbone, image_size: int) -> nn.Module:
-    """Return a copy of a network with its batch normalisation in its convolutions.
-
-    In float32 it gives the same features in two thirds of the time. bf16 would be as
-    fast again, but moves features by several percent, and with them what a head that
-    was trained on them answers for images.
-
-    Args:
-        backbone: It is left as it is.
-        image_size: Height and width of its images.
-    """
-    network = copy.deepcopy(backbone).eval()
-    shape = (2, 3, image_size, image_size)
-    images = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    with torch.inference_mode():
-        expected = network(images)
-    whole = copy.deepcopy(network)
-    for module in list(network.modules()):
-        _fold_children(module)
-    with torch.inference_mode():
-        is_same = torch.allclose(network(images), expected, rtol=1e-3, atol=1e-4)
-    return network if is_same else whole  # modules may run in another order
-
-
-def _fold_children(module: nn.Module) -> None:
-    """Fold each normalisation that follows a convolution into it, in place."""
-    parts = list(module.named_children())
-    for (_, first), (name, second) in pairwise(parts):
-        if not (isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d)):
-            continue
-        after = [getattr(second, part, nn.Identity()) for part in ("drop", "act")]
-        folded_pair = fuse_conv_bn_eval(first, second)
-        first.weight, first.bias = folded_pair.weight, folded_pair.bias
-        setattr(module, name, nn.Sequential(*after))
-
-
-@torch.inference_mode()
-def embed(network: nn.Module, images: Tensor) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Return the features of images, float32.
-
-    Half precision would do for most networks, but not if a feature varies by less than
-    a hundredth of its mean: what is lost there, a head that was fitted to it amplifies.
-    """
-    given: Tensor = network(images.contiguous(memory_format=torch.channels_last))
-    return given.numpy()
-
-
-def _check_finite(features: Any, ids: Any, name: str) -> None:
-    if not np.isfinite(features).all():
-        row = int(ids[(~np.isfinite(features)).any(axis=1).argmax()])
-        raise FloatingPointError(
-            f"the features of image {row} of the {name} split are not finite. Other "
-            "weights are needed."
-        )
 
 
 def _finish(plan: BankPlan, facts: dict[str, Any]) -> None:
@@ -625,45 +347,3 @@ def cache_folder() -> Path:
     """Return the folder of banks that were not given another."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     return cache / "tailshift" / "features"
-
-
-@contextmanager
-def extraction_progress(*, is_verbose: bool) -> Iterator[Callable[[int], Told]]:
-    """Show how many images have gone through a network while the block runs.
-
-    Yields:
-        What takes the number of images, and returns what is told of those done.
-    """
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    disable = not (is_verbose and console.is_terminal)
-    with Progress(*columns, console=console, disable=disable, transient=True) as bar:
-
-        def begin(num_images: int) -> Told:
-            task = bar.add_task("features", total=num_images)
-            began, done, is_told = 0.0, -1, not is_verbose
-
-            def advance(images: int) -> None:
-                nonlocal began, done, is_told
-                bar.advance(task, images)
-                if done < 0:  # the first batch takes longer
-                    began, done = time.perf_counter(), 0
-                    return
-                done += images
-                if not is_told and done >= TIMED_IMAGES:
-                    is_told = True
-                    each = (time.perf_counter() - began) / done
-                    rest = (num_images - done - BATCH) * each
-                    print_line(console, f"features: about {duration(rest)} to go")
-
-            if is_verbose:
-                text = f"features: {num_images:,} images go through the network once"
-                print_line(console, text)
-            return advance
-
-        yield begin

@@ -25,15 +25,14 @@ from tailshift.models.pretrained import (
 )
 from tailshift.recipes import feature_settings
 from tailshift.training.extraction import prepared
-from tailshift.training.head_fit import (
-    JUDGED_SHARE,
-    HeadProblem,
-    LabelledLosses,
-    Samples,
-    tried_losses,
-)
+from tailshift.training.head_problem import HeadProblem, Samples
 from tailshift.training.progress import print_line
 from tailshift.training.resolve import banked
+from tailshift.training.weight_decay import (
+    JUDGED_SHARE,
+    LabelledLosses,
+    tried_losses,
+)
 
 MOST_JUDGED = 4000
 """Training images that features are judged by."""

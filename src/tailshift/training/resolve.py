@@ -17,6 +17,7 @@ from tailshift.runs.files import CHECKPOINT, CONFIG, read_config
 from tailshift.runs.network import build_network, use_channels_last
 from tailshift.training import distributed, extraction
 from tailshift.training.build import build_loader, build_loss
+from tailshift.training.extraction_progress import extraction_progress
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -142,7 +143,7 @@ def banked(
     data: LongTailedData, model: ModelConfig, *, is_verbose: bool
 ) -> LongTailedData:
     """Return the features of the data's images, computed now or found in the cache."""
-    with extraction.extraction_progress(is_verbose=is_verbose) as progress:
+    with extraction_progress(is_verbose=is_verbose) as progress:
         return extraction.cached_bank(data, model, progress).data()
 
 
