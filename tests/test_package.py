@@ -19,6 +19,8 @@ SOURCE = Path(ts.__file__).parent
 LAYERS = (
     "deprecation",
     "registry",
+    "text",
+    "files",
     "storage",
     "priors",
     "checks",
@@ -241,7 +243,6 @@ LONGER = {
     "serving/streams.py": 630,
     "cli/serve.py": 480,
     "sklearn.py": 470,
-    "storage.py": 650,
     "training/jobs.py": 470,
 }
 """Files that are still to be split, with their maximum length. Only remove entries."""

@@ -349,7 +349,7 @@ def test_load__npz_that_unpacks_to_more_than_the_memory(tmp_path, monkeypatch):
     """A megabyte on disk becomes 200 in memory: it is refused before it is read."""
     path = tmp_path / "bomb.npz"
     np.savez_compressed(path, logits=np.zeros((10**8, 1), np.float16))
-    monkeypatch.setattr("tailshift.storage.free_memory", lambda: 2 * 10**8)
+    monkeypatch.setattr("tailshift.files.free_memory", lambda: 2 * 10**8)
     with pytest.raises(ValueError, match="unpacks") as error:
         Predictions.load(path)
     assert str(error.value) == (

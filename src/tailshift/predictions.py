@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tailshift import checks, storage
+from tailshift import checks, files, storage
 from tailshift.priors import as_prior
 from tailshift.registry import did_you_mean
 
@@ -94,8 +94,8 @@ def _parse_names(path: Path, text: str) -> list[str]:
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Return the arrays of an archive; pickled ones are refused, not read."""
-    storage.check_regular(path)
-    storage.check_unpacked(
+    files.check_regular(path)
+    files.check_unpacked(
         path, "Write it with Predictions.save, whose files are mapped into memory."
     )
     try:

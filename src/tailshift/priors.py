@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.deprecation import old_names
+from tailshift.files import atomic_write, read_text
 from tailshift.registry import did_you_mean
-from tailshift.storage import atomic_write, csv_cell, cut, json_text, read_text
+from tailshift.storage import json_text
+from tailshift.text import csv_cell, cut
 
 VectorLike: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[int]
 

@@ -16,7 +16,7 @@ from tailshift import priors
 from tailshift.checks import as_tensor, check_counts
 from tailshift.priors import VectorLike, as_float, class_ids, read_counts
 from tailshift.registry import did_you_mean
-from tailshift.storage import cut
+from tailshift.text import cut
 
 Target: TypeAlias = str | os.PathLike[str] | VectorLike
 """A name (``"uniform"``, ``"forward:50"`` …), a file of counts or shares, a vector."""

@@ -297,7 +297,7 @@ def test_from_file__unpacks_to_more_than_the_memory(
     file = tmp_path / name
     with file.open("wb") as stream:
         np.savez_compressed(stream, features=np.zeros((10**8, 1), np.float16))
-    monkeypatch.setattr("tailshift.storage.free_memory", lambda: 2 * 10**8)
+    monkeypatch.setattr("tailshift.files.free_memory", lambda: 2 * 10**8)
     with pytest.raises(ValueError, match="unpacks") as error:
         FeatureBank.from_file(tmp_path / "bank", file)
     assert str(error.value) == (

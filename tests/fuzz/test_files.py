@@ -37,7 +37,12 @@ from tailshift.runs.checkpoint import Position, load_checkpoint, save_checkpoint
 from tailshift.runs.files import load_weights, save_weights
 from tailshift.serving.images import read_sites, sites_of
 from tailshift.serving.inference import OnnxModel
-from tailshift.storage import CHECKSUM, FORMAT, NOTES, checksum
+from tailshift.storage import (
+    CHECKSUM,
+    FORMAT,
+    NOTES,
+    checksum,
+)
 from tailshift.targets import read_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

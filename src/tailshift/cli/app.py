@@ -16,8 +16,10 @@ import typer
 from rich.console import Console
 from typer.core import TyperGroup
 
+from tailshift.files import atomic_write
 from tailshift.registry import load_plugin
-from tailshift.storage import atomic_write, ending_on_signals, printable
+from tailshift.storage import ending_on_signals
+from tailshift.text import printable
 
 COMMANDS = (
     *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),

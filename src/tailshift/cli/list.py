@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tailshift.cli.app import DataRoot, Plugins, app, console
 from tailshift.registry import OWN, Registry
-from tailshift.storage import printable
+from tailshift.text import printable
 
 if TYPE_CHECKING:
     from tailshift.config import RunConfig

@@ -25,7 +25,7 @@ from tailshift.cli.app import (
     write_text,
 )
 from tailshift.cli.train import parse_seeds
-from tailshift.storage import printable
+from tailshift.text import printable
 
 if TYPE_CHECKING:
     from tailshift.paper.reproduce import Plan

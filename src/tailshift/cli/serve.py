@@ -24,7 +24,8 @@ from tailshift.cli.app import (
     print_note,
     write_text,
 )
-from tailshift.storage import check_new, printable
+from tailshift.files import check_new
+from tailshift.text import printable
 
 if TYPE_CHECKING:
     from torch import Tensor

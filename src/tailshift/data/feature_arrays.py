@@ -9,10 +9,7 @@ from torch import Tensor
 
 from tailshift.checks import as_tensor
 from tailshift.data.feature_files import first_not_finite, read_only_tensor
-from tailshift.storage import (
-    check_regular,
-    check_unpacked,
-)
+from tailshift.files import check_regular, check_unpacked
 
 
 def read_arrays(features: Path, labels: Path | None) -> dict[str, NDArray[Any]]:

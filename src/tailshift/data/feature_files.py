@@ -15,10 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tailshift.storage import (
-    check_regular,
-    naming_file,
-)
+from tailshift.files import check_regular, naming_file
 
 
 def read_only_tensor(array: NDArray[Any]) -> Tensor:

@@ -29,11 +29,8 @@ from tailshift.data.own_images import (
     hold_out,
     number_labels,
 )
-from tailshift.storage import (
-    make_folder,
-    read_json,
-    write_json,
-)
+from tailshift.files import make_folder
+from tailshift.storage import read_json, write_json
 
 BANK_FACTS = "bank.json"
 SPLITS = ("train", "val", "test")

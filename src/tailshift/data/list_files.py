@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from tailshift.data.images import is_inside
-from tailshift.storage import cut, read_text
+from tailshift.files import read_text
+from tailshift.text import cut
 
 
 def folder_names(

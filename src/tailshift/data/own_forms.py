@@ -25,7 +25,8 @@ from tailshift.data.list_files import (
     shown,
 )
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
-from tailshift.storage import cut, read_text
+from tailshift.files import read_text
+from tailshift.text import cut
 
 
 @DATASETS.register("csv")

@@ -17,7 +17,7 @@ from tailshift.data.dataset import DATASETS
 from tailshift.data.image_split import FileSplit
 from tailshift.data.list_files import shown
 from tailshift.data.own_images import SPLIT_NAMES, Found, OwnImages, number_labels
-from tailshift.storage import free_memory
+from tailshift.files import free_memory
 
 
 @DATASETS.register("parquet")

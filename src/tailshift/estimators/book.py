@@ -15,7 +15,8 @@ from tailshift.estimators.posteriors import Logits
 from tailshift.estimators.shrinkage import ABOVE_ROOT, Shrunk, nearest_mix, shrink
 from tailshift.priors import VectorLike, as_prior
 from tailshift.registry import did_you_mean
-from tailshift.storage import cut, read_json, write_json
+from tailshift.storage import read_json, write_json
+from tailshift.text import cut
 
 ALL = "all"
 """The root of the tree: the parent of every site that has no other."""

@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from tailshift.files import read_text
 from tailshift.predictions import Predictions
 from tailshift.priors import class_ids
 from tailshift.registry import did_you_mean
-from tailshift.storage import cut, read_text
+from tailshift.text import cut
 
 ClassList: TypeAlias = Iterable[str | int] | str | os.PathLike[str]
 """Class names or ids, or a text file with one per line."""

@@ -11,12 +11,13 @@ from typing import Any
 from tailshift.config import RunConfig
 from tailshift.evaluation.records import Record, effective_text, evaluate
 from tailshift.evaluation.sampling import Sampling
+from tailshift.files import atomic_write, make_folder, read_text
 from tailshift.recipes import parse_override, recipe_names
 from tailshift.runs.files import used_plugins
 from tailshift.runs.index import changed_settings, changes_beside_method, kept_name
 from tailshift.runs.run import Run
-from tailshift.storage import atomic_write, csv_cell, make_folder, read_text
 from tailshift.targets import PAPER_TARGETS
+from tailshift.text import csv_cell
 
 COLUMNS = (
     "recipe",

@@ -11,6 +11,7 @@ from typing import Any
 from tailshift.config import RunConfig
 from tailshift.evaluation import Record, evaluate
 from tailshift.evaluation.results import training_command
+from tailshift.files import check_new
 from tailshift.methods import LADE
 from tailshift.metrics.table import METRICS
 from tailshift.paper import comparison, numbers
@@ -25,7 +26,6 @@ from tailshift.runs.directory import default_directory
 from tailshift.runs.files import CONFIG, read_config, resume_command
 from tailshift.runs.index import find_kept, find_runs, is_run_of
 from tailshift.runs.run import Run
-from tailshift.storage import check_new
 from tailshift.training import train
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 

@@ -10,13 +10,14 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from tailshift.files import atomic_write
 from tailshift.metrics.table import NOTHING
 from tailshift.paper.comparison import Comparison
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.report.rows import short_target, target_label
 from tailshift.report.tables import markdown_text
-from tailshift.storage import atomic_write, printable
 from tailshift.targets import is_shift
+from tailshift.text import printable
 
 OURS = "ours (n): mean ± sd of n seeds, last epoch, uniform test set"
 OURS_SHIFTED = "ours (n): mean ± sd of n seeds, last epoch, expected over all test sets"

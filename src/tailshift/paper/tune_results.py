@@ -11,9 +11,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from tailshift.files import atomic_write
 from tailshift.metrics.table import NOTHING
 from tailshift.paper.tune import Trial, best_trial, is_told_apart
-from tailshift.storage import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

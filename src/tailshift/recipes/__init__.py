@@ -11,9 +11,9 @@ from typing import Any
 from tailshift.config import RunConfig
 from tailshift.data import Dataset, parse_data_option
 from tailshift.data.features import FeatureBank, as_toml
+from tailshift.files import read_text
 from tailshift.models.pretrained import named_network
 from tailshift.registry import did_you_mean
-from tailshift.storage import read_text
 
 
 def recipe_names() -> list[str]:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tailshift.evaluation.records import effective_text
 from tailshift.evaluation.summary import Summary
+from tailshift.files import atomic_write
 from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.report.rows import (
@@ -27,7 +28,7 @@ from tailshift.report.rows import (
     spread_note,
     target_label,
 )
-from tailshift.storage import atomic_write, csv_cell, printable
+from tailshift.text import csv_cell, printable
 
 _MAX_TERMINAL_COLUMNS = 5  # this many methods side by side fit into 80 characters
 

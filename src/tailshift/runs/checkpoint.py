@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from tailshift import storage
+from tailshift import files, storage
 from tailshift.data import LongTailedData
 from tailshift.processes import as_held, load_whole_state, whole, whole_state
 
@@ -190,7 +190,7 @@ def repair_checkpoint(path: Path) -> None:
             CheckpointWarning,
             stacklevel=2,
         )
-    with storage.atomic_write(path) as temporary:
+    with files.atomic_write(path) as temporary:
         shutil.copyfile(before, temporary)
 
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tailshift import storage
 from tailshift.config import RunConfig, machine_settings
+from tailshift.files import check_file_name, is_leftover, make_folder, remove_leftovers
 from tailshift.models import AUTO
 from tailshift.runs import files
 from tailshift.runs.checkpoint import path_before, read_position, repair_checkpoint
+from tailshift.storage import EditedFileError, write_json
 
 LOCK = ".lock"
 
@@ -158,7 +159,7 @@ def default_directory(
         variant: Added to the method, for a recipe with other settings.
     """
     name = f"{config.method_name}{variant}-seed{config.seed}"
-    return runs / storage.check_file_name(config.recipe, "recipe") / name
+    return runs / check_file_name(config.recipe, "recipe") / name
 
 
 def check_directory(
@@ -207,13 +208,13 @@ def open_directory(
         BlockingIOError: If another process trains in it.
     """
     is_new = not directory.exists()
-    storage.make_folder(directory)
+    make_folder(directory)
     try:
         with hold_lock(directory), _telling_what_is_saved(directory):
             # Again: another process may have been here since the first check.
             check_directory(directory, config, resume=resume, force=force)
             is_resumed = resume and (directory / files.CONFIG).is_file()
-            storage.remove_leftovers(directory)
+            remove_leftovers(directory)
             if is_resumed:
                 _repair(directory)
             yield is_resumed
@@ -227,7 +228,7 @@ def is_run_directory(directory: Path) -> bool:
     """Return whether a folder was made by `train`, by its configuration."""
     try:
         files.read_config(directory)
-    except (storage.EditedFileError, files.MissingPluginError):
+    except (EditedFileError, files.MissingPluginError):
         return True
     except (OSError, ValueError):
         return False
@@ -248,8 +249,8 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
         path.unlink(missing_ok=True)
     for folder in (files.PREDICTIONS, files.TENSORBOARD):
         shutil.rmtree(directory / folder, ignore_errors=True)
-    storage.write_json(directory / files.CONFIG, config.to_mapping())
-    storage.write_json(directory / files.ENVIRONMENT, describe_environment())
+    write_json(directory / files.CONFIG, config.to_mapping())
+    write_json(directory / files.ENVIRONMENT, describe_environment())
 
 
 def check_same_config(directory: Path, config: RunConfig) -> None:
@@ -283,9 +284,7 @@ def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_empty(directory: Path) -> bool:
     """Return whether a folder holds nothing but what a killed process left."""
-    return all(
-        path.name == LOCK or storage.is_leftover(path) for path in directory.iterdir()
-    )
+    return all(path.name == LOCK or is_leftover(path) for path in directory.iterdir())
 
 
 def _repair(directory: Path) -> None:
@@ -293,7 +292,7 @@ def _repair(directory: Path) -> None:
     (directory / files.FAILURE).unlink(missing_ok=True)
     repair_checkpoint(directory / files.CHECKPOINT)
     if not (directory / files.ENVIRONMENT).is_file():
-        storage.write_json(directory / files.ENVIRONMENT, describe_environment())
+        write_json(directory / files.ENVIRONMENT, describe_environment())
 
 
 @contextmanager
@@ -304,7 +303,7 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
         where = ""
         if isinstance(error, NotFiniteError) and directory.is_dir():
             failure = {"message": str(error), **error.place._asdict()}
-            storage.write_json(directory / files.FAILURE, failure)
+            write_json(directory / files.FAILURE, failure)
             where = (
                 f" All of the batch's sample ids are in {directory / files.FAILURE}."
             )

@@ -14,9 +14,10 @@ from torch import nn
 from tailshift.config import ConfigError, RunConfig
 from tailshift.data.images import MOST_SIZE, Preparation
 from tailshift.data.list_files import shown
+from tailshift.files import read_text
 from tailshift.processes import whole_state
 from tailshift.registry import is_registered
-from tailshift.storage import read_json, read_tensors, read_text, write_tensors
+from tailshift.storage import read_json, read_tensors, write_tensors
 
 CONFIG, FACTS, WEIGHTS = "config.json", "run.json", "weights.safetensors"
 BEST, FAILURE, LOG = "best.safetensors", "failure.json", "train.log"

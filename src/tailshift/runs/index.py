@@ -9,12 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from tailshift.config import RunConfig, machine_settings
+from tailshift.files import check_file_name
 from tailshift.methods import Method
 from tailshift.recipes import load_recipe, recipe_names
 from tailshift.runs.directory import flat_settings
 from tailshift.runs.files import FACTS
 from tailshift.runs.run import Run, load
-from tailshift.storage import check_file_name
 
 UNDECISIVE = machine_settings() | {"seed"}
 """Settings in which two runs of the same recipe may differ."""

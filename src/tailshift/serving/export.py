@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from tailshift.compensation import log_prior_ratio
 from tailshift.data.memory import Normalisation
+from tailshift.files import atomic_write
 from tailshift.priors import VectorLike, as_prior, from_counts, uniform
 from tailshift.runs.run import Run, as_run
 from tailshift.serving.images import PathLike, preparation_of
-from tailshift.storage import atomic_write, json_text
+from tailshift.storage import json_text
 from tailshift.targets import SOURCE, Target
 
 BATCH_SIZES = (1, 2, 7)

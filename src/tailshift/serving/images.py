@@ -27,12 +27,13 @@ from tailshift.data.own_forms import EXTENSIONS, image_files
 from tailshift.estimators import Adaptation, ConformalSets, PriorBook
 from tailshift.estimators import adapt as adapt_to
 from tailshift.estimators.known_classes import ClassList, named_classes
+from tailshift.files import atomic_write, read_text
 from tailshift.models.classifier import over_views
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
 from tailshift.runs.run import Run, as_run
-from tailshift.storage import atomic_write, csv_cell, cut, printable, read_text
 from tailshift.targets import SOURCE, Target
+from tailshift.text import csv_cell, cut, printable
 
 PathLike: TypeAlias = str | os.PathLike[str]
 LUMA = (0.299, 0.587, 0.114)  # red, green and blue in grey, as in Pillow

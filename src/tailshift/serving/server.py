@@ -79,7 +79,7 @@ from tailshift.serving.streams import (
     UnknownSiteError,
     Vector,
 )
-from tailshift.storage import cut, printable
+from tailshift.text import cut, printable
 
 ASGI: TypeAlias = Callable[..., Any]
 

@@ -25,16 +25,13 @@ from tailshift.data.feature_files import (
 from tailshift.data.features import BANK_FACTS, FeatureBank
 from tailshift.data.image_split import FileSplit
 from tailshift.data.own_images import check_every_name
+from tailshift.files import make_folder
 from tailshift.models import Backbone, pretrained
 from tailshift.models.pretrained import named_network
 from tailshift.recipes import dataset_of
 from tailshift.runs.directory import LOCK, hold_lock
 from tailshift.runs.network import build_model_backbone
-from tailshift.storage import (
-    make_folder,
-    read_json,
-    write_json,
-)
+from tailshift.storage import read_json, write_json
 from tailshift.training.extraction_network import weights_fingerprint
 from tailshift.training.extraction_progress import extraction_progress
 from tailshift.training.extraction_work import (

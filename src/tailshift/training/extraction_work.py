@@ -26,11 +26,9 @@ from tailshift.data.image_loader import (
     blocked,
     default_num_workers,
 )
+from tailshift.files import atomic_write
 from tailshift.models import Backbone
-from tailshift.storage import (
-    atomic_write,
-    holding_signals,
-)
+from tailshift.storage import holding_signals
 from tailshift.training.extraction_network import check_finite, embed, folded
 from tailshift.training.progress import RELAY_SECONDS
 

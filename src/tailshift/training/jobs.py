@@ -23,7 +23,7 @@ from tailshift.config import RunConfig
 from tailshift.data.image_loader import JOBS, num_cores
 from tailshift.registry import loaded_plugins
 from tailshift.runs.files import LOG, resume_command
-from tailshift.storage import printable
+from tailshift.text import printable
 from tailshift.training import progress
 from tailshift.training.distributed import is_started_with_others
 from tailshift.training.interrupt import PREEMPTED, Preempted

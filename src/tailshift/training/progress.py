@@ -18,7 +18,7 @@ from rich.progress import (
 
 from tailshift.config import RunConfig
 from tailshift.data import FeatureSplit, LongTailedData
-from tailshift.storage import printable
+from tailshift.text import printable
 from tailshift.training.distributed import is_first_process
 from tailshift.training.loop import Metrics
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from tailshift.config import RunConfig
 from tailshift.data import FeatureSplit, LongTailedData, Split
+from tailshift.files import atomic_write
 from tailshift.models import Classifier
 from tailshift.predictions import Predictions
 from tailshift.processes import load_whole_state, whole_state
@@ -23,12 +24,7 @@ from tailshift.runs.checkpoint import (
     path_before,
     save_checkpoint,
 )
-from tailshift.storage import (
-    atomic_write,
-    read_tensors,
-    write_json,
-    write_tensors,
-)
+from tailshift.storage import read_tensors, write_json, write_tensors
 from tailshift.training.distributed import first_decides, share_buffers
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tailshift.config import RunConfig
+from tailshift.files import atomic_write
 from tailshift.runs.directory import flat_settings
 from tailshift.runs.files import TENSORBOARD, TRACKING
-from tailshift.storage import atomic_write
 
 Log: TypeAlias = Callable[[Mapping[str, float], int], None]
 """Takes the metrics of an epoch and its number."""

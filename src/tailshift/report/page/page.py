@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from tailshift.evaluation.summary import Summary
+from tailshift.files import atomic_write, check_new
 from tailshift.metrics.table import METRICS, NOTHING
 from tailshift.priors import counts_from_labels
 from tailshift.report import runs as report_runs
@@ -35,7 +36,6 @@ from tailshift.report.rows import (
 from tailshift.report.series import class_order
 from tailshift.report.style import method_colours
 from tailshift.runs.run import Run
-from tailshift.storage import atomic_write, check_new
 
 _SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less the explorer's own
 _SCRIPTS = ("charts.js", *EXPLORER_SCRIPTS)

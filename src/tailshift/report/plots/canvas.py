@@ -10,6 +10,7 @@ from matplotlib import rc_context, rcdefaults
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from tailshift.files import atomic_write
 from tailshift.report.style import (
     MAX_CLASS_NAME,
     MAX_NAMED_CLASSES,
@@ -17,7 +18,6 @@ from tailshift.report.style import (
     method_styles,
     one_line,
 )
-from tailshift.storage import atomic_write
 
 COLUMN, PAGE = 3.45, 7.1
 """Width in inches of one column of a two-column paper, and of both."""
