@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tailshift.losses.base import check_batch, check_num_classes
+from tailshift.losses.checks import check_batch, check_num_classes
 
 
 @pytest.mark.parametrize(

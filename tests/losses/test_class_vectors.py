@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from tailshift.losses.base import as_class_counts, as_weights, weigh
+from tailshift.losses.checks import as_class_counts, as_weights
+from tailshift.losses.reduction import weigh
 
 
 def test_as_class_counts__keeps_large_counts_exact():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tailshift.losses.base import check_reduction, reduce
+from tailshift.losses.reduction import check_reduction, reduce
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tailshift.losses.base import check_not_negative, check_positive, check_share
+from tailshift.losses.checks import check_not_negative, check_positive, check_share
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,9 @@ from tailshift.losses.balanced_softmax import BalancedSoftmaxLoss, balanced_soft
 from tailshift.losses.balpoe import BalPoELoss, balpoe_loss, balpoe_priors
 from tailshift.losses.base import (
     LOSSES,
-    DistributedLoss,
     Loss,
     LossFunction,
-    Reduction,
     as_loss,
-    loss_over_processes,
 )
 from tailshift.losses.bilateral import BilateralLoss, bilateral_loss
 from tailshift.losses.class_balanced import (
@@ -26,11 +23,13 @@ from tailshift.losses.cross_entropy import (
     weighted_cross_entropy_loss,
 )
 from tailshift.losses.discriminative_centroids import centroid_loss, centroid_pull
+from tailshift.losses.distributed import DistributedLoss, loss_over_processes
 from tailshift.losses.focal import FocalLoss, focal_log_posteriors, focal_loss
 from tailshift.losses.lade import LADELoss, lade_ce_loss, lade_loss
 from tailshift.losses.lader import lader
 from tailshift.losses.ldam import LDAMLoss, ldam_loss, ldam_margins
 from tailshift.losses.logit_adjusted import LogitAdjustedLoss, logit_adjusted_loss
+from tailshift.losses.reduction import Reduction
 from tailshift.losses.sade import SADELoss, inverse_prior, sade_loss, sade_priors
 from tailshift.losses.soft_targets import (
     LabelAwareSmoothing,

@@ -3,7 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
+from tailshift.losses.reduction import Reduction, check_reduction
 from tailshift.priors import VectorLike, as_prior
 
 
@@ -12,7 +13,7 @@ def balanced_softmax_loss(
     labels: Tensor,
     source_prior: VectorLike,
     *,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the cross-entropy of logits shifted by the log source prior.
 
@@ -34,14 +35,14 @@ def balanced_softmax_loss(
         >>> balanced_softmax_loss(logits, labels, source_prior)
         tensor(1.2099)
     """
-    base.check_reduction(reduction)
-    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
+    check_reduction(reduction)
+    f, y = checks.check_batch(logits, labels)  # (N, C), (N,)
     p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
     return prior_cross_entropy(f, y, p_s.log(), reduction=reduction)
 
 
 def prior_cross_entropy(
-    f: Tensor, y: Tensor, log_p_s: Tensor, *, reduction: base.Reduction = "mean"
+    f: Tensor, y: Tensor, log_p_s: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
     """Return Eq. (19) for a checked batch and a checked prior's log, shape (C,)."""
     return F.cross_entropy(f + log_p_s, y, reduction=reduction)
@@ -52,19 +53,19 @@ class BalancedSoftmaxLoss(base.PriorLoss):
     """Module form of :func:`balanced_softmax_loss`; the prior is a buffer."""
 
     def __init__(
-        self, source_prior: VectorLike, *, reduction: base.Reduction = "mean"
+        self, source_prior: VectorLike, *, reduction: Reduction = "mean"
     ) -> None:
         super().__init__(source_prior)
-        base.check_reduction(reduction)
+        check_reduction(reduction)
         self.reduction = reduction
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = base.check_batch(logits, labels)
-        base.check_num_classes("source_prior", self.source_prior, f)
+        f, y = checks.check_batch(logits, labels)
+        checks.check_num_classes("source_prior", self.source_prior, f)
         return prior_cross_entropy(f, y, self.log_prior(f), reduction=self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = base.as_logits(logits)
+        f = checks.as_logits(logits)
         return -F.log_softmax(f + self.log_prior(f), dim=1)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tailshift.losses import base
 from tailshift.losses.experts import ExpertsLoss, check_experts, expert_losses
+from tailshift.losses.reduction import Reduction, check_reduction, reduce
 from tailshift.priors import VectorLike, as_prior
 
 EXPERT_TAUS = (0.0, 1.0, 2.0)
@@ -19,7 +20,7 @@ def balpoe_loss(
     source_prior: VectorLike,
     *,
     taus: Sequence[float] = EXPERT_TAUS,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Compute the mean of the experts' logit-adjusted cross-entropies.
 
@@ -46,11 +47,11 @@ def balpoe_loss(
         >>> losses, -torch.tensor([1 / 2 * 4 / 5 * 16 / 17]).log() / 3
         (tensor([0.3256]), tensor([0.3256]))
     """
-    base.check_reduction(reduction)
+    check_reduction(reduction)
     check_taus(taus)
     v, y = check_experts(expert_logits, labels, len(taus))  # (K, N, C), (N,)
     p_s = as_prior(source_prior, num_classes=v.shape[2], like=v, positive=True)
-    return base.reduce(expert_losses(v, y, _shifts(p_s, taus)) / len(taus), reduction)
+    return reduce(expert_losses(v, y, _shifts(p_s, taus)) / len(taus), reduction)
 
 
 def balpoe_priors(
@@ -92,7 +93,7 @@ class BalPoELoss(ExpertsLoss):
         source_prior: VectorLike,
         *,
         taus: Sequence[float] = EXPERT_TAUS,
-        reduction: base.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         check_taus(taus)
         super().__init__(source_prior, len(taus), reduction)

@@ -3,7 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import LOSSES, Loss, Reduction, check_batch
+from tailshift.losses.base import LOSSES, Loss
+from tailshift.losses.checks import check_batch
+from tailshift.losses.reduction import Reduction
 
 
 def bilateral_loss(

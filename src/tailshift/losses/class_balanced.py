@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
 from tailshift.losses.cross_entropy import (
     WeightedCrossEntropyLoss,
     weighted_cross_entropy_loss,
@@ -15,6 +15,7 @@ from tailshift.losses.focal import (
     focal_from_cross_entropy,
     softmax_focal,
 )
+from tailshift.losses.reduction import Reduction, check_reduction, reduce, weigh
 from tailshift.priors import VectorLike
 
 
@@ -34,8 +35,8 @@ def class_balanced_weights(class_counts: VectorLike, *, beta: float = 0.9999) ->
         >>> class_balanced_weights([100, 10, 1], beta=0.9)
         tensor([0.2393, 0.3674, 2.3932], dtype=torch.float64)
     """
-    base.check_share("beta", beta)
-    n = base.as_class_counts(class_counts)
+    checks.check_share("beta", beta)
+    n = checks.as_class_counts(class_counts)
     if beta == 1:
         w = 1 / n
     else:
@@ -50,7 +51,7 @@ def class_balanced_cross_entropy_loss(
     class_counts: VectorLike,
     *,
     beta: float = 0.9999,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the cross-entropy weighted by :func:`class_balanced_weights`.
 
@@ -72,7 +73,7 @@ def class_balanced_cross_entropy_loss(
         tensor(1.3634)
     """
     w = class_balanced_weights(class_counts, beta=beta)
-    base.check_num_classes("class_counts", w, base.as_logits(logits))
+    checks.check_num_classes("class_counts", w, checks.as_logits(logits))
     return weighted_cross_entropy_loss(logits, labels, w, reduction=reduction)
 
 
@@ -89,7 +90,7 @@ class ClassBalancedCrossEntropyLoss(WeightedCrossEntropyLoss):
         class_counts: VectorLike,
         *,
         beta: float = 0.9999,
-        reduction: base.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         w = class_balanced_weights(class_counts, beta=beta)
         super().__init__(w, reduction=reduction)
@@ -108,7 +109,7 @@ def class_balanced_focal_loss(
     beta: float = 0.9999,
     gamma: float = 2.0,
     form: FocalForm = "softmax",
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the focal loss weighted by :func:`class_balanced_weights`.
 
@@ -141,13 +142,13 @@ def class_balanced_focal_loss(
         ... )
         tensor(0.5897)
     """
-    base.check_reduction(reduction)
-    base.check_not_negative("gamma", gamma)
+    check_reduction(reduction)
+    checks.check_not_negative("gamma", gamma)
     check_form(form)
-    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
+    f, y = checks.check_batch(logits, labels)  # (N, C), (N,)
     w = class_balanced_weights(class_counts, beta=beta)
-    base.check_num_classes("class_counts", w, f)
-    return base.reduce(base.weigh(_FOCAL[form](f, y, gamma), y, w.to(f)), reduction)
+    checks.check_num_classes("class_counts", w, f)
+    return reduce(weigh(_FOCAL[form](f, y, gamma), y, w.to(f)), reduction)
 
 
 def sigmoid_focal(f: Tensor, y: Tensor, gamma: float) -> Tensor:
@@ -177,11 +178,11 @@ class ClassBalancedFocalLoss(base.Loss):
         beta: float = 0.9999,
         gamma: float = 2.0,
         form: FocalForm = "softmax",
-        reduction: base.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        base.check_reduction(reduction)
-        base.check_not_negative("gamma", gamma)
+        check_reduction(reduction)
+        checks.check_not_negative("gamma", gamma)
         check_form(form)
         self.beta, self.gamma, self.form, self.reduction = beta, gamma, form, reduction
         w = class_balanced_weights(class_counts, beta=beta)
@@ -189,16 +190,14 @@ class ClassBalancedFocalLoss(base.Loss):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = base.check_batch(logits, labels)
-        base.check_num_classes("class_counts", self.class_weights, f)
+        f, y = checks.check_batch(logits, labels)
+        checks.check_num_classes("class_counts", self.class_weights, f)
         losses = _FOCAL[self.form](f, y, self.gamma)
-        return base.reduce(
-            base.weigh(losses, y, self.class_weights.to(f)), self.reduction
-        )
+        return reduce(weigh(losses, y, self.class_weights.to(f)), self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = base.as_logits(logits)
+        f = checks.as_logits(logits)
         if self.form == "softmax":
             losses = focal_from_cross_entropy(-F.log_softmax(f, dim=1), self.gamma)
         else:

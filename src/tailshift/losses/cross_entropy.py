@@ -5,12 +5,13 @@ from typing import ClassVar
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
+from tailshift.losses.reduction import Reduction, check_reduction, reduce, weigh
 from tailshift.priors import VectorLike
 
 
 def cross_entropy_loss(
-    logits: Tensor, labels: Tensor, *, reduction: base.Reduction = "mean"
+    logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean"
 ) -> Tensor:
     r"""Return the softmax cross-entropy.
 
@@ -31,8 +32,8 @@ def cross_entropy_loss(
         >>> cross_entropy_loss(logits, torch.tensor([0, 2]))
         tensor(0.7531)
     """
-    base.check_reduction(reduction)
-    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
+    check_reduction(reduction)
+    f, y = checks.check_batch(logits, labels)  # (N, C), (N,)
     return F.cross_entropy(f, y, reduction=reduction)
 
 
@@ -40,9 +41,9 @@ def cross_entropy_loss(
 class CrossEntropyLoss(base.Loss):
     """Module form of :func:`cross_entropy_loss`."""
 
-    def __init__(self, *, reduction: base.Reduction = "mean") -> None:
+    def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()
-        base.check_reduction(reduction)
+        check_reduction(reduction)
         self.reduction = reduction
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -51,7 +52,7 @@ class CrossEntropyLoss(base.Loss):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        return -F.log_softmax(base.as_logits(logits), dim=1)
+        return -F.log_softmax(checks.as_logits(logits), dim=1)
 
 
 def weighted_cross_entropy_loss(
@@ -59,7 +60,7 @@ def weighted_cross_entropy_loss(
     labels: Tensor,
     class_weights: VectorLike,
     *,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the mean over samples of the class weight times the cross-entropy.
 
@@ -87,12 +88,10 @@ def weighted_cross_entropy_loss(
         >>> weighted_cross_entropy_loss(logits, labels, [0.5, 1.0, 1.5])
         tensor(0.9259)
     """
-    base.check_reduction(reduction)
-    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
-    w = base.weights_for(f, class_weights)
-    return base.reduce(
-        base.weigh(F.cross_entropy(f, y, reduction="none"), y, w), reduction
-    )
+    check_reduction(reduction)
+    f, y = checks.check_batch(logits, labels)  # (N, C), (N,)
+    w = checks.weights_for(f, class_weights)
+    return reduce(weigh(F.cross_entropy(f, y, reduction="none"), y, w), reduction)
 
 
 @base.LOSSES.register("weighted_cross_entropy", about=weighted_cross_entropy_loss)
@@ -103,25 +102,23 @@ class WeightedCrossEntropyLoss(base.Loss):
     argument: ClassVar[str] = "class_weights"
 
     def __init__(
-        self, class_weights: VectorLike, *, reduction: base.Reduction = "mean"
+        self, class_weights: VectorLike, *, reduction: Reduction = "mean"
     ) -> None:
         super().__init__()
-        base.check_reduction(reduction)
+        check_reduction(reduction)
         self.reduction = reduction
-        self.register_buffer("class_weights", base.as_weights(class_weights).clone())
+        self.register_buffer("class_weights", checks.as_weights(class_weights).clone())
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = base.check_batch(logits, labels)
-        base.check_num_classes(self.argument, self.class_weights, f)
+        f, y = checks.check_batch(logits, labels)
+        checks.check_num_classes(self.argument, self.class_weights, f)
         losses = F.cross_entropy(f, y, reduction="none")
-        return base.reduce(
-            base.weigh(losses, y, self.class_weights.to(f)), self.reduction
-        )
+        return reduce(weigh(losses, y, self.class_weights.to(f)), self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = base.as_logits(logits)
+        f = checks.as_logits(logits)
         return -F.log_softmax(f, dim=1) * self.class_weights.to(f)
 
     def extra_repr(self) -> str:

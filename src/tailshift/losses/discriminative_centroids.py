@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses.base import check_not_negative
+from tailshift.losses.checks import check_not_negative
 from tailshift.processes import Processes
 
 

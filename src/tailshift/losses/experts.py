@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
+from tailshift.losses.reduction import Reduction, check_reduction, reduce
 from tailshift.priors import VectorLike
 
 
@@ -27,7 +28,7 @@ def check_experts(
 ) -> tuple[Tensor, Tensor]:
     """Return the logits in at least float32, and the labels."""
     v = widen_experts(expert_logits, num_experts)
-    _, y = base.check_batch(v[0], labels, name="expert_logits[0]")
+    _, y = checks.check_batch(v[0], labels, name="expert_logits[0]")
     return v, y
 
 
@@ -59,10 +60,10 @@ class ExpertsLoss(base.PriorLoss):
     """Factor of the sum over experts."""
 
     def __init__(
-        self, source_prior: VectorLike, num_experts: int, reduction: base.Reduction
+        self, source_prior: VectorLike, num_experts: int, reduction: Reduction
     ) -> None:
         super().__init__(source_prior)
-        base.check_reduction(reduction)
+        check_reduction(reduction)
         self.num_experts, self.reduction = num_experts, reduction
 
     def shifts(self, p_s: Tensor) -> Tensor:
@@ -72,11 +73,11 @@ class ExpertsLoss(base.PriorLoss):
     def forward(self, expert_logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the experts' logits (K, N, C) and labels (N,)."""
         v, y = check_experts(expert_logits, labels, self.num_experts)
-        base.check_num_classes(
+        checks.check_num_classes(
             "source_prior", self.source_prior, v[0], logits_name="expert_logits"
         )
         losses = expert_losses(v, y, self.shifts(self.source_prior.to(v)))
-        return base.reduce(self.scale * losses, self.reduction)
+        return reduce(self.scale * losses, self.reduction)
 
     def class_losses(self, expert_logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
+from tailshift.losses.reduction import Reduction, check_reduction, reduce, weigh
 from tailshift.priors import VectorLike
 
 FocalForm: TypeAlias = Literal["softmax", "sigmoid"]
@@ -20,7 +21,7 @@ def focal_loss(
     *,
     gamma: float = 2.0,
     class_weights: VectorLike | None = None,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the focal loss of softmax probabilities.
 
@@ -44,11 +45,11 @@ def focal_loss(
         >>> focal_loss(logits, torch.tensor([0, 2]))
         tensor(0.2670)
     """
-    base.check_reduction(reduction)
-    base.check_not_negative("gamma", gamma)
-    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
-    w = base.weights_for(f, class_weights)
-    return base.reduce(base.weigh(softmax_focal(f, y, gamma), y, w), reduction)
+    check_reduction(reduction)
+    checks.check_not_negative("gamma", gamma)
+    f, y = checks.check_batch(logits, labels)  # (N, C), (N,)
+    w = checks.weights_for(f, class_weights)
+    return reduce(weigh(softmax_focal(f, y, gamma), y, w), reduction)
 
 
 def softmax_focal(f: Tensor, y: Tensor, gamma: float) -> Tensor:
@@ -99,7 +100,7 @@ def focal_log_posteriors(
         >>> focal_log_posteriors(torch.tensor([[2.0, 1.0, 0.0]])).softmax(1)
         tensor([[0.8838, 0.0875, 0.0287]])
     """
-    base.check_not_negative("gamma", gamma)
+    checks.check_not_negative("gamma", gamma)
     check_form(form)
     f = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (…, C)
     if form == "sigmoid":
@@ -140,24 +141,24 @@ class FocalLoss(base.Loss):
         *,
         gamma: float = 2.0,
         class_weights: VectorLike | None = None,
-        reduction: base.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        base.check_reduction(reduction)
-        base.check_not_negative("gamma", gamma)
+        check_reduction(reduction)
+        checks.check_not_negative("gamma", gamma)
         self.gamma, self.reduction = gamma, reduction
-        w = None if class_weights is None else base.as_weights(class_weights).clone()
+        w = None if class_weights is None else checks.as_weights(class_weights).clone()
         self.register_buffer("class_weights", w)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = base.check_batch(logits, labels)
-        losses = base.weigh(softmax_focal(f, y, self.gamma), y, self._weights(f))
-        return base.reduce(losses, self.reduction)
+        f, y = checks.check_batch(logits, labels)
+        losses = weigh(softmax_focal(f, y, self.gamma), y, self._weights(f))
+        return reduce(losses, self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = base.as_logits(logits)
+        f = checks.as_logits(logits)
         losses = focal_from_cross_entropy(-F.log_softmax(f, dim=1), self.gamma)
         w = self._weights(f)
         return losses if w is None else losses * w
@@ -165,7 +166,7 @@ class FocalLoss(base.Loss):
     def _weights(self, f: Tensor) -> Tensor | None:
         if self.class_weights is None:
             return None
-        base.check_num_classes("class_weights", self.class_weights, f)
+        checks.check_num_classes("class_weights", self.class_weights, f)
         return self.class_weights.to(f)
 
     def extra_repr(self) -> str:

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
 from tailshift.losses.balanced_softmax import balanced_softmax_loss, prior_cross_entropy
 from tailshift.losses.class_statistics import log_probs_and_statistics
 from tailshift.losses.lader import (
@@ -13,6 +13,7 @@ from tailshift.losses.lader import (
     importance_weights,
     lader_from_statistics,
 )
+from tailshift.losses.reduction import Reduction
 from tailshift.priors import VectorLike, as_prior
 from tailshift.processes import Processes
 
@@ -22,7 +23,7 @@ def lade_ce_loss(
     labels: Tensor,
     source_prior: VectorLike,
     *,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return LADE-CE, the cross-entropy of :math:`p_s(y|x)` from disentangled logits.
 
@@ -67,9 +68,9 @@ def lade_loss(
         >>> lade_loss(logits, labels, source_prior, alpha=0.1, lam=0.1)
         tensor(1.1983)
     """
-    base.check_not_negative("alpha", alpha)
+    checks.check_not_negative("alpha", alpha)
     check_lader_settings(lam, mode)
-    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
+    f, y = checks.check_batch(logits, labels)  # (N, C), (N,)
     p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
     alpha_c = as_class_weights(class_weights, p_s)
     return _lade(f, y, p_s, alpha_c, alpha=alpha, lam=lam, mode=mode)
@@ -127,7 +128,7 @@ class LADELoss(base.PriorLoss):
         class_weights: VectorLike | None = None,
     ) -> None:
         super().__init__(source_prior)
-        base.check_not_negative("alpha", alpha)
+        checks.check_not_negative("alpha", alpha)
         check_lader_settings(lam, mode)
         self.alpha, self.lam, self.mode = alpha, lam, mode
         alpha_c = as_class_weights(class_weights, self.source_prior)
@@ -135,7 +136,7 @@ class LADELoss(base.PriorLoss):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        return self._of(*base.check_batch(logits, labels), Processes())
+        return self._of(*checks.check_batch(logits, labels), Processes())
 
     def over_processes(
         self, logits: Tensor, labels: Tensor, processes: Processes
@@ -149,10 +150,10 @@ class LADELoss(base.PriorLoss):
             labels: Class indices, shape (n,).
             processes: The processes that train together.
         """
-        return self._of(*base.check_part(logits, labels), processes)
+        return self._of(*checks.check_part(logits, labels), processes)
 
     def _of(self, f: Tensor, y: Tensor, processes: Processes) -> Tensor:
-        base.check_num_classes("source_prior", self.source_prior, f)
+        checks.check_num_classes("source_prior", self.source_prior, f)
         if self.alpha == 0 and processes.world_size > 1:
             losses = prior_cross_entropy(f, y, self.log_prior(f), reduction="none")
             return processes.mean(losses)
@@ -169,7 +170,7 @@ class LADELoss(base.PriorLoss):
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return LADE-CE for each possible label, (N, C): the part with soft labels."""
-        f = base.as_logits(logits)
+        f = checks.as_logits(logits)
         return -F.log_softmax(f + self.log_prior(f), dim=1)
 
     def extra_repr(self) -> str:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tailshift.checks import as_tensor
-from tailshift.losses.base import check_batch, check_class_weights, check_not_negative
+from tailshift.losses.checks import check_batch, check_class_weights, check_not_negative
 from tailshift.losses.class_statistics import ClassStatistics, class_statistics
 from tailshift.priors import VectorLike, as_prior
 

@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
+from tailshift.losses.reduction import Reduction, check_reduction, reduce, weigh
 from tailshift.priors import VectorLike
 
 
@@ -19,8 +20,8 @@ def ldam_margins(class_counts: VectorLike, *, max_margin: float = 0.5) -> Tensor
         >>> ldam_margins([160, 10])
         tensor([0.2500, 0.5000], dtype=torch.float64)
     """
-    base.check_not_negative("max_margin", max_margin)
-    n = base.as_class_counts(class_counts)
+    checks.check_not_negative("max_margin", max_margin)
+    n = checks.as_class_counts(class_counts)
     return max_margin * (n.min() / n) ** 0.25
 
 
@@ -32,7 +33,7 @@ def ldam_loss(
     max_margin: float = 0.5,
     scale: float = 30.0,
     class_weights: VectorLike | None = None,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the label-distribution-aware margin loss.
 
@@ -59,15 +60,13 @@ def ldam_loss(
         >>> ldam_loss(cosines, torch.tensor([0, 1]), [160, 10], scale=10.0)
         tensor(2.0111)
     """
-    base.check_reduction(reduction)
-    base.check_positive("scale", scale)
-    f, y = base.check_batch(cosines, labels, name="cosines")  # (N, C), (N,)
+    check_reduction(reduction)
+    checks.check_positive("scale", scale)
+    f, y = checks.check_batch(cosines, labels, name="cosines")  # (N, C), (N,)
     m = ldam_margins(class_counts, max_margin=max_margin)
-    base.check_num_classes("class_counts", m, f, logits_name="cosines")
-    w = base.weights_for(f, class_weights, logits_name="cosines")
-    return base.reduce(
-        base.weigh(_margin_losses(f, y, m.to(f), scale), y, w), reduction
-    )
+    checks.check_num_classes("class_counts", m, f, logits_name="cosines")
+    w = checks.weights_for(f, class_weights, logits_name="cosines")
+    return reduce(weigh(_margin_losses(f, y, m.to(f), scale), y, w), reduction)
 
 
 def _margin_losses(f: Tensor, y: Tensor, m: Tensor, scale: float) -> Tensor:
@@ -99,11 +98,11 @@ class LDAMLoss(base.Loss):
         max_margin: float = 0.5,
         scale: float = 30.0,
         class_weights: VectorLike | None = None,
-        reduction: base.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
-        base.check_reduction(reduction)
-        base.check_positive("scale", scale)
+        check_reduction(reduction)
+        checks.check_positive("scale", scale)
         self.max_margin, self.scale, self.reduction = max_margin, scale, reduction
         m = ldam_margins(class_counts, max_margin=max_margin)
         self.register_buffer("margins", m)
@@ -113,7 +112,7 @@ class LDAMLoss(base.Loss):
 
     def set_class_weights(self, class_weights: VectorLike) -> None:
         """Weigh the classes from here on, as deferred re-weighting does."""
-        w = base.as_weights(class_weights)
+        w = checks.as_weights(class_weights)
         if w.shape != self.margins.shape:
             raise ValueError(
                 f"`class_weights` has {len(w)} entries "
@@ -123,16 +122,14 @@ class LDAMLoss(base.Loss):
 
     def forward(self, cosines: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of cosines (N, C) and labels (N,)."""
-        f, y = base.check_batch(cosines, labels, name="cosines")
-        base.check_num_classes("class_counts", self.margins, f, logits_name="cosines")
+        f, y = checks.check_batch(cosines, labels, name="cosines")
+        checks.check_num_classes("class_counts", self.margins, f, logits_name="cosines")
         losses = _margin_losses(f, y, self.margins.to(f), self.scale)
-        return base.reduce(
-            base.weigh(losses, y, self.class_weights.to(f)), self.reduction
-        )
+        return reduce(weigh(losses, y, self.class_weights.to(f)), self.reduction)
 
     def class_losses(self, cosines: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = base.as_logits(cosines, name="cosines")
+        f = checks.as_logits(cosines, name="cosines")
         z = self.scale * f
         own = z - self.scale * self.margins.to(f)  # s (cos_c − m_c)
         losses = F.softplus(_log_sum_exp_of_others(z) - own)

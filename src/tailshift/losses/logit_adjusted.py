@@ -3,8 +3,9 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
 from tailshift.losses.balanced_softmax import prior_cross_entropy
+from tailshift.losses.reduction import Reduction, check_reduction
 from tailshift.priors import VectorLike, as_prior
 
 
@@ -14,7 +15,7 @@ def logit_adjusted_loss(
     source_prior: VectorLike,
     *,
     tau: float = 1.0,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the cross-entropy of logits shifted by τ times the log source prior.
 
@@ -38,9 +39,9 @@ def logit_adjusted_loss(
         >>> logit_adjusted_loss(logits, labels, source_prior, tau=0.5)
         tensor(0.9214)
     """
-    base.check_reduction(reduction)
-    base.check_not_negative("tau", tau)
-    f, y = base.check_batch(logits, labels)  # (N, C), (N,)
+    check_reduction(reduction)
+    checks.check_not_negative("tau", tau)
+    f, y = checks.check_batch(logits, labels)  # (N, C), (N,)
     p_s = as_prior(source_prior, num_classes=f.shape[1], like=f, positive=True)
     return prior_cross_entropy(f, y, tau * p_s.log(), reduction=reduction)
 
@@ -54,23 +55,23 @@ class LogitAdjustedLoss(base.PriorLoss):
         source_prior: VectorLike,
         *,
         tau: float = 1.0,
-        reduction: base.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(source_prior)
-        base.check_reduction(reduction)
-        base.check_not_negative("tau", tau)
+        check_reduction(reduction)
+        checks.check_not_negative("tau", tau)
         self.tau, self.reduction = tau, reduction
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
-        f, y = base.check_batch(logits, labels)
-        base.check_num_classes("source_prior", self.source_prior, f)
+        f, y = checks.check_batch(logits, labels)
+        checks.check_num_classes("source_prior", self.source_prior, f)
         shift = self.tau * self.log_prior(f)
         return prior_cross_entropy(f, y, shift, reduction=self.reduction)
 
     def class_losses(self, logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        f = base.as_logits(logits)
+        f = checks.as_logits(logits)
         return -F.log_softmax(f + self.tau * self.log_prior(f), dim=1)
 
     def extra_repr(self) -> str:

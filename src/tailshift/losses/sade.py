@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks
 from tailshift.losses.experts import ExpertsLoss, check_experts, expert_losses
+from tailshift.losses.reduction import Reduction, check_reduction, reduce
 from tailshift.priors import VectorLike, as_prior
 
 NUM_EXPERTS = 3
@@ -17,7 +18,7 @@ def sade_loss(
     source_prior: VectorLike,
     *,
     tau: float = 2.0,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the sum of the three experts' cross-entropies.
 
@@ -43,10 +44,10 @@ def sade_loss(
         >>> sade_loss(logits, labels, [0.8, 0.2], reduction="none")  # −log ½ .8 64/65
         tensor([0.9318])
     """
-    base.check_reduction(reduction)
+    check_reduction(reduction)
     v, y = check_experts(expert_logits, labels, NUM_EXPERTS)  # (3, N, C), (N,)
     p_s = as_prior(source_prior, num_classes=v.shape[2], like=v, positive=True)
-    return base.reduce(expert_losses(v, y, _shifts(p_s, tau)), reduction)
+    return reduce(expert_losses(v, y, _shifts(p_s, tau)), reduction)
 
 
 def inverse_prior(source_prior: VectorLike) -> Tensor:
@@ -81,7 +82,7 @@ def sade_priors(source_prior: VectorLike, *, tau: float = 2.0) -> Tensor:
 
 def _shifts(p_s: Tensor, tau: float) -> Tensor:
     """Return what is added to each expert's logits in training, shape (3, C)."""
-    base.check_not_negative("tau", tau)
+    checks.check_not_negative("tau", tau)
     log_p_s = p_s.log()
     inverse = log_p_s - tau * _reverse_ranks(p_s).log()
     return torch.stack([torch.zeros_like(log_p_s), log_p_s, inverse])
@@ -96,10 +97,10 @@ class SADELoss(ExpertsLoss):
         source_prior: VectorLike,
         *,
         tau: float = 2.0,
-        reduction: base.Reduction = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__(source_prior, NUM_EXPERTS, reduction)
-        base.check_not_negative("tau", tau)
+        checks.check_not_negative("tau", tau)
         self.tau = tau
 
     def shifts(self, p_s: Tensor) -> Tensor:

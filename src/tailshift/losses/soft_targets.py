@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from tailshift.losses import base
+from tailshift.losses import base, checks, distributed
+from tailshift.losses.reduction import Reduction, check_reduction, reduce
 from tailshift.priors import VectorLike, as_vector
 from tailshift.processes import Processes
 
@@ -16,7 +17,7 @@ def soft_target_loss(
     logits: Tensor,
     targets: Tensor,
     *,
-    reduction: base.Reduction = "mean",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     r"""Return the loss that is expected when labels are drawn from the targets.
 
@@ -38,7 +39,7 @@ def soft_target_loss(
         >>> soft_target_loss(CrossEntropyLoss(), logits, targets)
         tensor(0.9076)
     """
-    base.check_reduction(reduction)
+    check_reduction(reduction)
     wrapped = base.as_loss(loss)
     if wrapped.spans_batch:
         raise TypeError(
@@ -51,17 +52,17 @@ def soft_target_loss(
             f"`targets` must have shape {tuple(losses.shape)}, "
             f"but has shape {tuple(targets.shape)}."
         )
-    return base.reduce((targets.to(losses.dtype) * losses).sum(1), reduction)
+    return reduce((targets.to(losses.dtype) * losses).sum(1), reduction)
 
 
 class SoftTargetLoss(base.Loss):
     """Module form of :func:`soft_target_loss`: takes soft targets instead of labels."""
 
     def __init__(
-        self, loss: base.LossFunction, *, reduction: base.Reduction = "mean"
+        self, loss: base.LossFunction, *, reduction: Reduction = "mean"
     ) -> None:
         super().__init__()
-        base.check_reduction(reduction)
+        check_reduction(reduction)
         self.loss, self.reduction = loss, reduction
 
     def begin_epoch(self, epoch: int, num_epochs: int) -> None:
@@ -102,13 +103,13 @@ def label_smoothing_factors(
         >>> label_smoothing_factors([50, 30, 10])
         tensor([0.4000, 0.3121, 0.1000], dtype=torch.float64)
     """
-    base.check_share("head", head)
-    base.check_share("tail", tail)
+    checks.check_share("head", head)
+    checks.check_share("tail", tail)
     if shape not in get_args(SmoothingShape):
         raise ValueError(
             f"`shape` must be 'concave', 'linear' or 'convex', but is {shape!r}."
         )
-    n = base.as_class_counts(class_counts, positive=False)
+    n = checks.as_class_counts(class_counts, positive=False)
     spread = n.max() - n.min()
     t = (n - n.min()) / torch.where(spread > 0, spread, torch.ones_like(spread))
     if shape == "concave":
@@ -170,7 +171,7 @@ def smoothed_loss(
     value: Tensor = wrapped(logits, labels)
     change = _smoothing(wrapped, logits, labels, _check_factors(factors))
     if value.ndim == 0:
-        change = base.reduce(change, wrapped.reduction)
+        change = reduce(change, wrapped.reduction)
     return value + change
 
 
@@ -245,7 +246,7 @@ class LabelAwareSmoothing(base.Loss):
         self, logits: Tensor, labels: Tensor, processes: Processes
     ) -> Tensor:
         """Return what averages over processes to the loss of all their samples."""
-        value = base.loss_over_processes(self.loss, logits, labels, processes)
+        value = distributed.loss_over_processes(self.loss, logits, labels, processes)
         change = value.new_zeros(0)
         if len(labels):
             change = _smoothing(base.as_loss(self.loss), logits, labels, self.factors)
@@ -280,7 +281,7 @@ def mixup(
         (tensor([[2.],
                 [6.]]), tensor([5, 3]))
     """
-    base.check_share("share", share)
+    checks.check_share("share", share)
     if not images.is_floating_point():
         raise TypeError(
             f"`images` must be floating point, but is {images.dtype}. "
@@ -316,5 +317,5 @@ def mixup_loss(
         >>> mixup_loss(cross_entropy_loss, logits, y, other, 0.75)
         tensor(0.5633)
     """
-    base.check_share("share", share)
+    checks.check_share("share", share)
     return share * loss(logits, labels) + (1 - share) * loss(logits, other_labels)
