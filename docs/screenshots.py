@@ -1,4 +1,4 @@
-"""Take the README's picture of the report from ``results/v0_1/logits/``.
+"""Take the README's picture of the report from ``results/logits/``.
 
 Run ``python docs/screenshots.py`` (needs Chromium and Playwright) to write
 ``docs/images/report_page.png``.
@@ -19,7 +19,7 @@ PICTURE = ROOT / "docs" / "images" / "report_page.png"
 RUNS = {
     "Softmax": "cifar100_lt_ir100_softmax_quick-seed0",
     "Balanced Softmax": "cifar100_lt_ir100_balanced_softmax_quick-seed0",
-    "LADE": "cifar100_lt_ir100_lade_quick-paper-seed0",
+    "LADE (paper)": "cifar100_lt_ir100_lade_paper_quick-paper-seed0",
     "LADE (official)": "cifar100_lt_ir100_lade_quick-official-seed0",
 }
 WIDTH, SHIFT = 1280, -0.8
@@ -27,7 +27,7 @@ WIDTH, SHIFT = 1280, -0.8
 
 def main() -> None:
     """Write the page, move its target, and keep what is seen."""
-    folder = ROOT / "results" / "v0_1" / "logits"
+    folder = ROOT / "results" / "logits"
     runs = [
         run_from_logits(f"{name}={folder / file}.safetensors")
         for name, file in RUNS.items()

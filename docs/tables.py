@@ -668,8 +668,7 @@ def commands(rows: Rows) -> str:
 
 def blocks() -> dict[str, str]:
     """Return the text of each marked block."""
-    digits, before = read_runs("digits_lt"), read_runs("v0_1/cifar100_lt")
-    cifar = read_runs("cifar100_lt")
+    digits, cifar = read_runs("digits_lt"), read_runs("cifar100_lt")
     every = [row for row in cifar if row["recipe"].endswith("_quick")]
     quick = alike([row for row in every if not changes(row)])
     main = alike([row for row in quick if row["method"] in MAIN])
@@ -706,8 +705,6 @@ def blocks() -> dict[str, str]:
         "cifar changed commands": commands([row for row in tried if changes(row)]),
         "cifar methods": f"{method_table(quick)}\n\n{provenance(quick)}",
         "cifar commands": commands(quick),
-        "0.1 methods": f"{method_table(before)}\n\n{provenance(before)}",
-        "0.1 commands": commands(before),
         "features methods": f"{method_table(longest)}\n\n{provenance(longest)}",
         "features ratios": ratio_table(features),
         "features commands": commands(features),

@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results" / "rivals.csv"
 DOCUMENT = ROOT / "docs" / "estimation.md"
 CIFAR = {
-    "CIFAR, Softmax": "v0_1/logits/cifar100_lt_ir100_softmax_quick-seed0",
+    "CIFAR, Softmax": "logits/cifar100_lt_ir100_softmax_quick-seed0",
     "CIFAR, LADE": "logits/cifar100_lt_ir100_lade_paper_quick-paper-seed0",
 }
 MIXTURES = {  # classes, spread of the means, logits times this, held-out samples

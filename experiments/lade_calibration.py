@@ -1,8 +1,8 @@
-"""Measure what LADE buys against Balanced Softmax beside accuracy under a known prior.
+"""Compare LADE with Balanced Softmax in calibration and under an unknown prior.
 
-Run ``python docs/lade_calibration.py``; it writes ``results/calibration.csv`` from the
-test logits of ``results/logits/``, and ``python docs/tables.py`` fills the table of
-``docs/results.md`` from it. It takes some minutes on one core.
+Run ``python experiments/lade_calibration.py``. It reads the test logits of
+``results/logits/`` and writes ``results/calibration.csv``. ``python docs/tables.py``
+fills the table of ``docs/results.md`` from it. It takes some minutes on one core.
 
 The test images of each class are split in two. One half is labelled: a temperature is
 fitted to its logits, compensated to uniform. From the other half each target is drawn
@@ -11,7 +11,6 @@ and scored, answered for the prior that the logits carry (``carried``), for the 
 uniform). Then the halves change places, and the scores are means over both.
 """
 
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from result_tables import ROOT, write_rows
 from torch import Tensor
 
 from tailshift import Predictions, post_compensate, priors
@@ -33,7 +33,7 @@ from tailshift.metrics import (
 )
 from tailshift.targets import PAPER_TARGETS, target_counts
 
-RESULTS = Path(__file__).parents[1] / "results"
+RESULTS = ROOT / "results"
 ESTIMATED = ("forward:50", "forward:10", "uniform", "backward:10", "backward:50")
 """The targets that are also answered without being told."""
 
@@ -107,10 +107,7 @@ def main() -> None:
         if "_lite0_" not in path.name:
             sys.stdout.write(f"{path.stem}\n")
             found += rows(path)
-    with (RESULTS / "calibration.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(found)
+    write_rows(RESULTS / "calibration.csv", found)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 r"""Cross the two differences between LADER's modes, at several batch sizes.
 
-Run ``python docs/lade_crossed.py DATA_ROOT``; it writes ``results/lade_crossed.csv``,
-and ``python docs/tables.py`` fills the table of ``docs/results.md`` from it.
+Run ``python experiments/lade_crossed.py DATA_ROOT``. It writes
+``results/lade_crossed.csv``, and ``python docs/tables.py`` fills the table of
+``docs/results.md`` from it.
 
 ``paper`` and ``official`` differ in the weight (that of the sample's class, or of the
 logit's) and in the set (classes of the batch, or all). A network of one hidden layer
@@ -13,7 +14,6 @@ product. A tenth of each class is held out to choose :math:`\alpha` by. As a con
 Balanced Softmax and the paper's form have more weight decay.
 """
 
-import csv
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from result_tables import ROOT, read_rows, write_rows
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot, relu
 
@@ -30,7 +31,7 @@ from tailshift.losses import lader
 from tailshift.metrics import expected_calibration_error
 from tailshift.training.resolve import banked, with_validation
 
-RESULTS = Path(__file__).parents[1] / "results" / "lade_crossed.csv"
+RESULTS = ROOT / "results" / "lade_crossed.csv"
 RECIPE = "cifar100_lt_ir100_lite0_lade"
 BATCH_SIZES = (64, 128, 256)
 ALPHAS = (0.01, 0.03, 0.1, 0.3)
@@ -213,19 +214,13 @@ def main() -> None:
     data = with_validation(banked(data, config.model, is_verbose=True), seed=0)
     log_p_s = priors.from_counts(data.class_counts).log().float()
     check_forms(log_p_s)
-    parts, rows = read(data), []
-    if RESULTS.is_file():
-        with RESULTS.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+    parts, rows = read(data), read_rows(RESULTS)
     for batch_size, cases in EXPERIMENTS:
         first = {"batch_size": str(batch_size), "weight_decay": str(cases[0][-1])}
         if any(first.items() <= row.items() for row in rows):
             continue
         rows += measured(parts, log_p_s, batch_size, cases)
-        with RESULTS.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(RESULTS, rows)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,21 @@
-"""Measure heads on ImageNet features under a class mix that nobody tells them.
+"""Measure heads on ImageNet features under an unknown target prior.
 
-Run ``python docs/unknown_prior.py DATA_ROOT``; it writes ``results/unknown_prior.csv``,
-and ``python docs/tables.py`` fills the table of ``docs/results.md`` from it. It takes
-some minutes on one core, more if the features are not in the cache.
+Run ``python experiments/unknown_prior.py DATA_ROOT``. It writes
+``results/unknown_prior.csv``, and ``python docs/tables.py`` fills the table of
+``docs/results.md`` from it. It takes some minutes on one core, more if the features
+are not in the cache.
 
 A tenth of each class's training images is held out, and a head is fitted to the rest.
 The calibrator and the MAP estimator see the held-out images with labels and the target
 without. Targets are the paper's test sets; a seed holds out other images.
 """
 
-import csv
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from result_tables import ROOT, write_rows
 
 from tailshift import (
     Run,
@@ -28,7 +30,7 @@ from tailshift.data import LongTailedData
 from tailshift.evaluation.sampling import shifted_subset
 from tailshift.training.resolve import banked, with_validation
 
-RESULTS = Path(__file__).parents[1] / "results" / "unknown_prior.csv"
+RESULTS = ROOT / "results" / "unknown_prior.csv"
 RECIPE = "cifar100_lt_ir100_lite0_balanced_softmax"
 TARGETS = ("forward:50", "forward:10", "uniform", "backward:10", "backward:50")
 SEEDS = (0, 1, 2)
@@ -75,10 +77,7 @@ def main() -> None:
         for row in measure(data, seed):
             rows.append(row)
             sys.stdout.write(f"{row}\n")
-    with RESULTS.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(RESULTS, rows)
 
 
 if __name__ == "__main__":

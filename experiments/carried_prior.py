@@ -1,21 +1,21 @@
-"""Print the prior that kept logits carry, declared and measured, and what each scores.
+"""Print the declared and the measured prior of saved logits, and their accuracies.
 
-Run ``python docs/carried_prior.py``; the table stands in ``docs/evaluation.md``. It
-takes ``results/v0_1/logits/``: 30 of the 100 test images of each class are held out,
-the other 70 are scored. ``--source`` thins the held-out ones to the training mix.
+Run ``python experiments/carried_prior.py``; ``docs/evaluation.md`` has the table. It
+reads ``results/logits/``. 30 of the 100 test images of each class are held out, the
+other 70 are scored. ``--source`` thins the held-out images to the training prior.
 """
 
 import sys
-from pathlib import Path
 
 import torch
+from result_tables import ROOT
 from torch import Tensor
 
 from tailshift import Predictions, carried_prior, priors
 from tailshift.estimators import declared_kappa
 from tailshift.metrics import accuracy
 
-LOGITS = Path(__file__).parents[1] / "results" / "v0_1" / "logits"
+LOGITS = ROOT / "results" / "logits"
 NUM_HELD_OUT = 30
 KAPPAS = [k / 10 for k in range(-10, 16)]
 
@@ -57,10 +57,10 @@ def row(predictions: Predictions, *, is_thinned: bool) -> str:
 
 def main() -> None:
     """Print one line a file."""
-    for path in sorted(LOGITS.glob("*seed0.safetensors")):
+    for path in sorted(LOGITS.glob("cifar100_lt_ir100_*seed0.safetensors")):
         name = path.stem.removeprefix("cifar100_lt_ir100_").removesuffix("-seed0")
         cells = row(Predictions.load(path), is_thinned="--source" in sys.argv)
-        sys.stdout.write(f"| `{name.replace('_quick', '')}` | {cells} |\n")
+        sys.stdout.write(f"| `{name}` | {cells} |\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Score CIFAR-LT runs on the training images that the long tail leaves out.
 
-Run ``python docs/unused_images.py DATA_ROOT RUN…``; it adds a row for each run to
+Run ``python experiments/unused_images.py DATA_ROOT RUN…``. It adds a row per run to
 ``results/unused_images.csv``, and ``python docs/tables.py`` fills the table of
 ``docs/results.md`` from it.
 
@@ -12,12 +12,12 @@ class has none. Nobody with a long tail has such images: they are here to unders
 setting, without the test set.
 """
 
-import csv
 import dataclasses
 import sys
 from pathlib import Path
 
 import torch
+from result_tables import ROOT, read_rows, write_rows
 
 from tailshift import Predictions, Run, evaluate, load
 from tailshift.data import Split
@@ -25,7 +25,7 @@ from tailshift.data.cifar import CIFARLT
 from tailshift.evaluation.results import result_rows
 from tailshift.paper.tune import validation_score
 
-RESULTS = Path(__file__).parents[1] / "results" / "unused_images.csv"
+RESULTS = ROOT / "results" / "unused_images.csv"
 PER_CLASS = 200
 ABOUT = ("recipe", "method", "mode", "settings", "seed", "epochs")
 MADE = ("commit", "hardware", "torch", "precision", "processor_minutes", "command")
@@ -76,18 +76,12 @@ def row(run: Run, root: Path) -> dict[str, str]:
 def main() -> None:
     """Add a row for each run; a row of the same run is replaced."""
     root, *directories = map(Path, sys.argv[1:])
-    rows = []
-    if RESULTS.exists():
-        with RESULTS.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+    rows = read_rows(RESULTS)
     for directory in directories:
         new = row(load(directory), root)
         rows = [old for old in rows if old["command"] != new["command"]] + [new]
         sys.stdout.write(f"{new['command']}: {new['unused']}, test {new['test']}\n")
-    with RESULTS.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(RESULTS, rows)
 
 
 if __name__ == "__main__":
