@@ -138,6 +138,7 @@ def test_situation_4__images_of_other_things(mixture):
     assert (found.status, found.decision) == ("refused", "source")
     assert certify(held_out, x).is_refused
     assert "do not look like any mixture" in found.reason
+    assert adapt(held_out, x, num_replicates=39).assumption_p_value == 1 / 400
 
 
 def test_situation_5__labels_of_few_of_many_classes(mixture):

@@ -117,6 +117,9 @@ def test_prior_interval__is_at_least_that_of_labels():
         assert (low[c].item(), high[c].item()) == pytest.approx(tuple(exact))
     assert low[1] == 0
     assert high[1].item() == pytest.approx(1 - 0.025 ** (1 / 40))
+    absent = torch.tensor([0.001, 0.999]).double()
+    low, high = prior_interval(absent.repeat(50, 1), absent, 40)
+    assert (low[0].item(), high[1].item()) == (0, 1)
 
 
 @pytest.mark.parametrize("calibrator", ["auto", "vector", None])

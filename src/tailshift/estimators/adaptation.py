@@ -1,6 +1,5 @@
 """Adapt to unlabelled data in one call, if that is expected to help."""
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +18,9 @@ from tailshift.estimators.map_em import MAPEstimator
 from tailshift.estimators.replicates import widened_interval
 from tailshift.predictions import Predictions
 
-ALPHA = 0.01
+ALPHA = 0.0025
 """Default size of the test of the label-shift assumption. A false rejection costs the
-whole gain of adapting, so the test is strict."""
+whole gain of adapting, which can be 40 points, so the test is strict."""
 GAIN_QUANTILE = 0.75
 """The estimate is followed unless this quantile of its expected gain is negative. It is
 shrunk towards the source prior already: a stricter rule gives up more than it saves."""
@@ -133,7 +132,8 @@ def adapt(
         alpha: Size of the test of the label-shift assumption.
         features: Features of the held-out and of the unlabelled samples, (n, D) and
             (N, D); with them new classes and noise are found more often.
-        num_replicates: Number of replicates, at least 99 for a test at 1 %.
+        num_replicates: Number of replicates, at least 39. If they are too few to reject
+            at ``alpha``, more are drawn for the test.
         seed: Seed of the replicates.
         announce: Called with the name of each phase.
         level: Deprecated name of ``alpha``.
@@ -174,14 +174,13 @@ def adapt(
 
 
 def check_settings(alpha: float, num_replicates: int) -> None:
-    """Raise unless a test at ``alpha`` can reject with so many replicates."""
+    """Raise unless the test and 95 % intervals are possible."""
     if not 0 <= alpha < 1:
         raise ValueError(f"`alpha` must be in [0, 1), got {alpha:g}.")
-    fewest = max(MIN_REPLICATES, math.ceil(1 / alpha) - 1 if alpha else 0)
-    if num_replicates < fewest:
+    if num_replicates < MIN_REPLICATES:
         raise ValueError(
-            f"`num_replicates` must be at least {fewest} for a test at `alpha` "
-            f"{alpha:g}, got {num_replicates}."
+            f"`num_replicates` must be at least {MIN_REPLICATES} for 95 % intervals, "
+            f"got {num_replicates}."
         )
 
 
@@ -206,7 +205,7 @@ def _decide(evidence: Evidence, alpha: float) -> Adaptation:
     ]
     if not torch.equal(p_h, p_s):
         rules.append(evidence.rule(p_h, is_calibrated=False))
-    found = evidence.examine(rules, with_losses=False)
+    found = evidence.examine(rules, with_losses=False, alpha=alpha)
     estimate, *fallbacks = found.draws
     best = max(range(len(fallbacks)), key=lambda i: float(fallbacks[i].accuracy[0]))
     gain = estimate.accuracy - fallbacks[best].accuracy  # (1 + B,)

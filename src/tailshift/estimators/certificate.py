@@ -11,7 +11,6 @@ from torch import Tensor
 from tailshift.checks import ArrayLike, as_tensor, check_logits
 from tailshift.deprecation import warn_deprecated
 from tailshift.estimators.adaptation import (
-    ALPHA,
     calibration_helps,
     check_settings,
     warn_of_repeated,
@@ -29,6 +28,8 @@ from tailshift.estimators.replicates import NUM_REPLICATES, widened_interval
 from tailshift.predictions import Predictions
 from tailshift.targets import Target, as_target_prior
 
+ALPHA = 0.01
+"""Default size of the test of the label-shift assumption."""
 Ends = tuple[float, float]
 NO_FIGURE = float("nan")
 FIGURE_NAMES = ("accuracy", "macro_recall", "ece", "nll")
@@ -164,7 +165,7 @@ def certify(
         alpha: Size of the test of the label-shift assumption.
         features: Features of the held-out and of the unlabelled samples, (n, D) and
             (N, D), for the test.
-        num_replicates: Number of replicates, at least 99 for a test at 1 %.
+        num_replicates: Number of replicates, at least 39.
         seed: Seed of the replicates.
         announce: Called with the name of each phase.
         level: Deprecated name of ``alpha``.
@@ -205,7 +206,7 @@ def certify(
         evidence.rule(evidence.prior, is_calibrated=is_calibrated),
         evidence.rule(evidence.estimator.source_prior_, is_calibrated=False),
     ]
-    found = evidence.examine(rules, with_losses=True)
+    found = evidence.examine(rules, with_losses=True, alpha=alpha)
     retarget = evidence.retargeting(evidence.prior, is_calibrated=is_calibrated)
     return _certificate(evidence, found, retarget, alpha)
 

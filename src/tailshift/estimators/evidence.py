@@ -334,12 +334,16 @@ class Evidence:
         """Return a prior (K,) for all classes, shape (C,)."""
         return self.known.expand_prior(prior, torch.ones(self.known.num_classes))
 
-    def examine(self, rules: Sequence[Rule], *, with_losses: bool) -> Findings:
+    def examine(
+        self, rules: Sequence[Rule], *, with_losses: bool, alpha: float
+    ) -> Findings:
         """Return the figures of rules over the replicates, and the test's p-value.
 
         Args:
             rules: The rules.
             with_losses: Whether to compute calibration error and NLL; NaN otherwise.
+            alpha: Size of the test of the assumption. If the replicates are too few to
+                reject at this size, more are drawn for the test.
         """
         center = self.replicates.center(self.prior)
         free = self.replicates.center().prior  # of the likelihood, without shrinkage
@@ -359,11 +363,22 @@ class Evidence:
         joined = tuple(
             FigureDraws(*map(torch.cat, zip(*parts, strict=True))) for parts in draws
         )
+        return Findings(joined, torch.cat(priors), self._p_value(test, alpha))
+
+    def _p_value(self, test: AssumptionTest, alpha: float) -> float:
+        """Return the test's p-value, with more replicates if these are too few."""
         # Held-out samples cannot stand for a target of classes without labels.
         informed = self._informed(self.replicates.labels)
-        is_testable = informed >= MIN_TESTABLE and len(self.logits) >= MIN_TESTED
-        p_value = test.p_value() if is_testable else math.nan
-        return Findings(joined, torch.cat(priors), p_value)
+        if informed < MIN_TESTABLE or len(self.logits) < MIN_TESTED:
+            return math.nan
+        p_value, made = test.p_value(), self.replicates
+        lowest = 1 / (made.num_replicates + 1)
+        if p_value > lowest or lowest <= alpha or alpha == 0:
+            return p_value
+        missing = math.ceil(1 / alpha) - 1 - made.num_replicates
+        for more in replace(made, num_replicates=missing, seed=made.seed + 1):
+            test.add(more)
+        return test.p_value()
 
     def _passes(
         self, first: list["_Pass"], free: Tensor, rng: np.random.Generator

@@ -318,8 +318,8 @@ def prior_interval(draws: Tensor, prior: Tensor, num_samples: float) -> Tensor:
     """Return the 95 % interval of a prior, shape (2, C).
 
     It is never narrower than the interval [clopper1934] that labels of all unlabelled
-    samples would give, and its lower end is 0 below one sample: nothing tells such a
-    class from an absent one.
+    samples would give. Ends within one sample of 0 and 1 are 0 and 1: nothing tells a
+    class that rare from an absent one.
 
     Args:
         draws: Priors of the replicates, shape (B, C).
@@ -328,7 +328,7 @@ def prior_interval(draws: Tensor, prior: Tensor, num_samples: float) -> Tensor:
     """
     from scipy.special import betaincinv  # slow to import, and only intervals need it
 
-    low, high = percentile_interval(draws, prior)
+    low, high = widened_interval(draws, prior)
     seen = (num_samples * prior).numpy()
     rest = num_samples - seen
     with_labels = betaincinv(
@@ -337,9 +337,9 @@ def prior_interval(draws: Tensor, prior: Tensor, num_samples: float) -> Tensor:
         np.array([[0.025], [0.975]]),
     )
     low_exact, high_exact = torch.from_numpy(with_labels)
-    low = low.minimum(low_exact)
+    low, high = low.minimum(low_exact), high.maximum(high_exact)
     low = low.where(low * num_samples >= 1, 0.0)
-    return torch.stack([low, high.maximum(high_exact)])
+    return torch.stack([low, high.where((1 - high) * num_samples >= 1, 1.0)])
 
 
 def widened_interval(draws: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
