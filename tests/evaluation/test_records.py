@@ -495,3 +495,12 @@ def test_evaluate__refuses_a_way(settings, message):
     with pytest.raises(ValueError, match="must") as error:
         evaluate(_predictions(), **settings)
     assert str(error.value) == message
+
+
+def test_evaluate__takes_a_run_its_directory_or_a_file(digits_run, tmp_path):
+    predictions = digits_run.predictions("test")
+    path = tmp_path / "test.safetensors"
+    predictions.save(path)
+    expected = [record.nll for record in evaluate(predictions, ["uniform"])]
+    for source in (digits_run, digits_run.directory, str(path)):
+        assert [record.nll for record in evaluate(source, ["uniform"])] == expected

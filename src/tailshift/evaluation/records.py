@@ -4,6 +4,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -28,6 +29,7 @@ from tailshift.metrics.sample_scores import SampleScores, row_slices, score_chun
 from tailshift.metrics.table import METRICS, Outcomes
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels, from_counts
+from tailshift.runs.run import Run, as_run
 from tailshift.targets import PAPER_TARGETS, ordering_counts
 
 SAME = 1e-12
@@ -157,7 +159,7 @@ class Record:
 
 
 def evaluate(
-    predictions: Predictions,
+    source: Predictions | Run | str | os.PathLike[str],
     targets: Sequence[str | os.PathLike[str]] = PAPER_TARGETS,
     *,
     sampling: Sampling | None = None,
@@ -178,8 +180,9 @@ def evaluate(
     empty, or a mapping for random subsets.
 
     Args:
-        predictions: Logits and labels of a test set. Classes that do not occur in it
-            are skipped by the named targets.
+        source: Logits and labels of a test set, or their file; or a run or its
+            directory, whose test logits are scored. Classes that do not occur in the
+            test set are skipped by the named targets.
         targets: Names of :class:`~tailshift.targets.Shift`, files of
             counts, or ``"as_is"``: the whole test set, raw, as its prior is not known
             but read from the labels.
@@ -207,6 +210,7 @@ def evaluate(
             f"`targets` must be a list of targets, but is the string {targets!r}. "
             f"Write [{targets!r}]."
         )
+    predictions = _test_predictions(source)
     sampling = sampling or default_sampling(predictions.labels)
     check_sampling(sampling, repeats)
     if predictions.source_counts is None and predictions.trained_prior is None:
@@ -218,6 +222,16 @@ def evaluate(
         if predictions.trained_prior is not None and target != AS_IS:
             wanted.append((test_set, True))
     return _records(predictions, wanted, sampling)
+
+
+def _test_predictions(
+    source: Predictions | Run | str | os.PathLike[str],
+) -> Predictions:
+    if isinstance(source, Predictions):
+        return source
+    if isinstance(source, Run) or Path(source).is_dir():
+        return as_run(source).predictions("test")
+    return Predictions.load(source)
 
 
 def _test_set(
