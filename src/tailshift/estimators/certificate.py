@@ -28,8 +28,6 @@ from tailshift.estimators.replicates import NUM_REPLICATES, widened_interval
 from tailshift.predictions import Predictions
 from tailshift.targets import Target, as_target_prior
 
-ALPHA = 0.01
-"""Default size of the test of the label-shift assumption."""
 Ends = tuple[float, float]
 NO_FIGURE = float("nan")
 FIGURE_NAMES = ("accuracy", "macro_recall", "ece", "nll")
@@ -130,7 +128,7 @@ def certify(
     classes: ClassList | None = None,
     floor: float = 0.0,
     estimator: PriorEstimator | None = None,
-    alpha: float = ALPHA,
+    alpha: float = 0.01,
     features: tuple[Tensor, Tensor] | None = None,
     num_replicates: int = NUM_REPLICATES,
     seed: int = 0,
