@@ -12,10 +12,11 @@ from tailshift.calibration import Calibrator
 from tailshift.checks import ArrayLike, as_tensor, check_logits
 from tailshift.deprecation import warn_deprecated
 from tailshift.estimators.base import PriorEstimator
-from tailshift.estimators.evidence import Evidence, Retargeting, Status
+from tailshift.estimators.evidence import Evidence, Status
 from tailshift.estimators.known_classes import ClassList
 from tailshift.estimators.map_em import MAPEstimator
 from tailshift.estimators.replicates import widened_interval
+from tailshift.estimators.retargeting import Retargeting
 from tailshift.predictions import Predictions
 
 GAIN_QUANTILE = 0.75

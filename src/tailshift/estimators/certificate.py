@@ -20,11 +20,11 @@ from tailshift.estimators.evidence import (
     Evidence,
     FigureDraws,
     Findings,
-    Retargeting,
     Status,
 )
 from tailshift.estimators.known_classes import ClassList, KnownClasses
 from tailshift.estimators.replicates import NUM_REPLICATES, widened_interval
+from tailshift.estimators.retargeting import Retargeting
 from tailshift.predictions import Predictions
 from tailshift.targets import Target, as_target_prior
 
