@@ -48,8 +48,8 @@ from tailshift.data.cifar import MEAN, STD
 from tailshift.data.memory import Augmentation, MemorySplit
 from tailshift.training.build import build_loss, build_optimizer, build_trainer
 from tailshift.training.distributed import build_fabric, machine_precision
-from tailshift.training.interrupt import StopRequest
 from tailshift.training.resolve import new_model
+from tailshift.workers import StopRequest
 
 METHODS = ("softmax", "lade")
 BY_HAND, FLOAT32, AUTO = "by hand", "float32", "auto"

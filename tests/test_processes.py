@@ -26,7 +26,7 @@ from tailshift.losses import (
 )
 from tailshift.methods.oltr import OLTRLoss
 from tailshift.models import CausalHead, MemoryOutput
-from tailshift.training.distributed import leave_processes
+from tailshift.training.distributed import destroy_process_groups
 
 C, D = 12, 4
 PRIOR = torch.arange(C, 0, -1, dtype=torch.float64) / (C * (C + 1) / 2)
@@ -148,7 +148,7 @@ def _work(rank: int, world_size: int, folder: str) -> None:
     }
     found["causal"] = _moved_average(rank, Processes(world_size))
     torch.save(found, Path(folder) / f"{world_size}-{rank}.pt")
-    leave_processes()
+    destroy_process_groups()
 
 
 def _moved_average(rank: int, processes: Processes) -> Tensor:

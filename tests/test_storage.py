@@ -15,13 +15,12 @@ from safetensors import SafetensorError, safe_open
 from tailshift.predictions import Predictions
 from tailshift.storage import (
     EditedFileError,
-    holding_signals,
     read_json,
     read_tensors,
     write_json,
     write_tensors,
 )
-from tailshift.training.interrupt import Preempted, exit_on_termination
+from tailshift.workers import Preempted, exit_on_signals
 
 
 def test_write_json__names_what_was_edited(tmp_path: Path) -> None:
@@ -130,22 +129,7 @@ def test_read_tensors__a_signal_is_delivered_and_the_file_is_whole(
 
     monkeypatch.setattr("tailshift.storage.safe_open", slow)
     handlers = {n: signal.getsignal(n) for n in signal.valid_signals()}
-    with exit_on_termination(), pytest.raises((KeyboardInterrupt, Preempted)):
+    with exit_on_signals(), pytest.raises((KeyboardInterrupt, Preempted)):
         read_tensors(path)
     assert found == [True]
     assert {n: signal.getsignal(n) for n in signal.valid_signals()} == handlers
-
-
-def test_holding_signals__delivers_each_that_came() -> None:
-    came: list[int] = []
-    numbers = (signal.SIGUSR1, signal.SIGUSR2)
-    before = [signal.signal(n, lambda n, frame: came.append(n)) for n in numbers]
-    try:
-        with holding_signals():
-            for number in numbers:
-                signal.raise_signal(number)
-            assert came == []
-        assert sorted(came) == sorted(numbers)
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

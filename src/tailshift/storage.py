@@ -1,104 +1,20 @@
 """JSON and tensor files with a checksum."""
 
-import atexit
 import json
 import os
 import re
-import signal
-import threading
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
 from tailshift.files import atomic_write, check_regular, read_text
+from tailshift.workers import hold_signals
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-@contextmanager
-def ending_on_signals() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM end the block, with exit codes 130 and 75.
-
-    Ctrl-C stays ignored if it is, as in a job in the background.
-    """
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        if number == signal.SIGINT:
-            end_if_importing(130, frame)
-            ignore_keys_at_exit()
-            raise KeyboardInterrupt
-        end_if_importing(75, frame)
-        raise SystemExit(75)
-
-    with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            numbers = [signal.SIGTERM]
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                numbers.append(signal.SIGINT)
-            for number in numbers:
-                stack.callback(signal.signal, number, signal.signal(number, end))
-        yield
-
-
-def ignore_keys_at_exit() -> None:
-    """Ignore Ctrl-C while Python ends: it prints a traceback or changes the code."""
-    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
-
-
-def end_if_importing(code: int, frame: FrameType | None) -> None:
-    """End the process at once if a signal has come while a module was imported.
-
-    Modules may swallow what is raised in them, or fail later because they are half
-    there; and nothing is open yet that could be lost.
-
-    Args:
-        code: The exit code.
-        frame: What ran when the signal came.
-    """
-    while frame is not None:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            os._exit(code)
-        frame = frame.f_back
-
-
-@contextmanager
-def holding_signals() -> Iterator[None]:
-    """Keep the signals that come while the block runs, and deliver them after it.
-
-    Otherwise a handler's exception may come up inside a reader written in another
-    language, which makes one of its own of it: the signal is lost, and the file looks
-    damaged.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # handlers run in the main thread alone
-        return
-    came: list[int] = []
-
-    def hold(number: int, frame: FrameType | None) -> None:
-        came.append(number)
-
-    def deliver() -> None:
-        if came:
-            number = came.pop()
-            try:
-                signal.raise_signal(number)
-            finally:
-                deliver()
-
-    with ExitStack() as stack:
-        stack.callback(deliver)  # the last: all handlers are back by then
-        for number in signal.valid_signals():
-            handler = signal.getsignal(number)
-            if callable(handler):
-                stack.callback(signal.signal, number, handler)
-                signal.signal(number, hold)
-        yield
 
 
 class EditedFileError(ValueError):
@@ -253,7 +169,7 @@ def write_tensors(
     sealed = {**metadata, CHECKSUM: checksum(own, metadata)}
     with atomic_write(path, overwrite=overwrite, keep=keep) as temporary:
         try:
-            with holding_signals():
+            with hold_signals():
                 save_file(own, temporary, metadata=sealed)
         except SafetensorError as error:
             raise _as_os_error(error, path) from None
@@ -266,7 +182,7 @@ def read_tensors(path: Path) -> TensorFile:
         DamagedFileError: If it is no whole safetensors file, or was changed.
     """
     check_regular(path)
-    with holding_signals():
+    with hold_signals():
         tensors, metadata = _read_safetensors(path)
     stored = metadata.pop(CHECKSUM, None)
     if stored is not None and stored != checksum(tensors, metadata):

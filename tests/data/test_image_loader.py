@@ -176,7 +176,7 @@ def test_loader__close_ends_workers_that_do_not_stop(split, monkeypatch, holds_l
         "load_image",
         lambda images, i: sleep(60) if 4 <= i < 16 else load_image(images, i),
     )
-    monkeypatch.setattr(file_loader, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr("tailshift.workers.STOP_SECONDS", 0.5)
     loader = _loader(split, batch_size=4, training=False, num_workers=4)
     next(loader.epoch(0))
     began = time.monotonic()

@@ -18,7 +18,7 @@ from tailshift.losses import (
     LADELoss,
     Loss,
 )
-from tailshift.training.distributed import leave_processes
+from tailshift.training.distributed import destroy_process_groups
 
 C, D = 6, 4
 PRIOR = torch.arange(C, 0, -1, dtype=torch.float64) / (C * (C + 1) / 2)
@@ -76,7 +76,7 @@ def _work(rank: int, folder: str) -> None:
             found["no gradient"] = loss(x[:, :1] + PRIOR, y)
         found["eval"] = loss.eval()(x[:, :1] + PRIOR, y)
     torch.save(found, Path(folder) / f"{rank}.pt")
-    leave_processes()
+    destroy_process_groups()
 
 
 @pytest.fixture(scope="module")

@@ -28,9 +28,9 @@ from tailshift.training.distributed import (
     build_fabric,
     check_machine,
     num_processes,
+    report_lost_processes,
     same_draws,
     synchronise_batch_norm,
-    telling_lost_processes,
 )
 from tailshift.training.progress import TrainingProgress
 
@@ -352,13 +352,13 @@ def test_train__an_error_on_one_process_is_a_sentence_on_all(tmp_path: Path) -> 
         assert "Traceback" not in errors
     assert "Places_LT_train.txt" in done[0][2]
     assert (
-        "error: another process of this training has ended or cannot be reached; "
-        "what it printed says why.\n"
+        "error: another process of this training has ended or cannot be reached. "
+        "Its own output says why.\n"
     ) in done[1][2]
 
 
-def test_telling_lost_processes__leaves_other_errors() -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), telling_lost_processes():
+def test_report_lost_processes__leaves_other_errors() -> None:
+    with pytest.raises(RuntimeError, match="out of memory"), report_lost_processes():
         raise RuntimeError("out of memory")
 
 

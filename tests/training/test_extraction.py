@@ -249,6 +249,7 @@ def test_worker__sends_what_is_wrong(
     make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extraction_work.signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(extraction_work, "end_with_parent", lambda: None)
 
     class Answers(list[BaseException]):
         put = list.append

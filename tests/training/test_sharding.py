@@ -19,9 +19,9 @@ from tailshift.training.distributed import (
     blocks,
     build_fabric,
     check_sharding,
+    destroy_process_groups,
     everyone_of,
     first_decides,
-    leave_processes,
 )
 
 TinyConfig = Callable[..., ts.RunConfig]
@@ -47,7 +47,7 @@ def _work(rank: int, port: int, settings: list[str]) -> None:
         for name, value in environment.items():
             patch.setenv(name, value)
         _look(rank, settings)
-    leave_processes()
+    destroy_process_groups()
     assert not torch.distributed.is_initialized()
     os._exit(0)  # how Python itself shuts down is not what is tested
 

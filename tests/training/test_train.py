@@ -23,10 +23,10 @@ from tailshift.recipes import data_settings
 from tailshift.runs.network import build_network
 from tailshift.training.build import build_optimizer, build_trainer
 from tailshift.training.distributed import build_fabric, machine_precision
-from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
 from tailshift.training.progress import training_progress
 from tailshift.training.resolve import new_model
+from tailshift.workers import StopRequest
 
 TinyConfig = Callable[..., ts.RunConfig]
 ODD_NAMES = (

@@ -1,8 +1,8 @@
 """The command line: the library's verbs, parsed and printed."""
 
-from tailshift.storage import ending_on_signals
+from tailshift.workers import exit_on_signals
 
-with ending_on_signals():  # they come before `main` runs, too
+with exit_on_signals():  # they come before `main` runs, too
     from tailshift.cli import list, paper, serve, show, train
     from tailshift.cli.app import app, main, program
 

@@ -2,7 +2,6 @@
 
 import io
 import os
-import signal
 import sys
 import traceback
 import warnings
@@ -18,8 +17,8 @@ from typer.core import TyperGroup
 
 from tailshift.files import atomic_write
 from tailshift.registry import load_plugin
-from tailshift.storage import ending_on_signals
 from tailshift.text import printable
+from tailshift.workers import exit_on_signals, ignore_signals
 
 COMMANDS = (
     *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),
@@ -130,7 +129,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal may not know an α
     try:
-        with warnings.catch_warnings(), ending_on_signals(), _named_output():
+        with warnings.catch_warnings(), exit_on_signals(), _named_output():
             warnings.showwarning = _show_warning
             app()
     except KeyboardInterrupt:
@@ -145,15 +144,11 @@ def main() -> None:
 
 
 def program() -> None:
-    """Run the command as a process of its own: once it is done, no signal undoes that.
-
-    A scheduler's warning may come while Python ends, which takes PyTorch some time.
-    """
+    """Run the command as a process of its own; ignore signals once it is done."""
     try:
         main()
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # Python resets any other
+        ignore_signals()
 
 
 class _Output:

@@ -39,7 +39,7 @@ def _telling_ends() -> Iterator[None]:
     to be resumed by itself.
     """
     from tailshift.training.distributed import is_first_process
-    from tailshift.training.interrupt import Preempted
+    from tailshift.workers import Preempted
 
     try:
         with telling_interrupts():

@@ -210,7 +210,6 @@ def train_command(
     from tailshift.recipes import data_settings
     from tailshift.runs.directory import check_directory
     from tailshift.training import train
-    from tailshift.training.interrupt import exit_on_termination
     from tailshift.training.jobs import num_at_once
 
     is_open = data is not None and recipe is None and features is None
@@ -236,7 +235,7 @@ def train_command(
         _train_at_once(planned, at_once, **options)
         return
     for config, folder in planned:
-        with telling_interrupts(), exit_on_termination():
+        with telling_interrupts():
             run = train(config, output=folder, verbose=True, **options)
         _report_training(run)
 
@@ -265,10 +264,9 @@ def _train_at_once(
 @app.command("job", hidden=True)
 def job_command(spec: Annotated[str, typer.Argument(help="The run, as JSON.")]) -> None:
     """Train one of several runs, for the command that has started this one."""
-    from tailshift.training.interrupt import exit_on_termination
     from tailshift.training.jobs import run_job
 
-    with telling_interrupts(), exit_on_termination():
+    with telling_interrupts():
         is_finished = run_job(spec)
     raise SystemExit(0 if is_finished else 130)
 

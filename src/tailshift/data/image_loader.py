@@ -1,16 +1,9 @@
 """Batches of image files, decoded in worker processes."""
 
 import math
-import multiprocessing
 import os
-import signal
-import sys
-import threading
-import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +23,13 @@ from tailshift.data.images import (
 from tailshift.data.memory import Normalisation
 from tailshift.data.randomness import Stream, hashed_integers
 from tailshift.data.strong_augmentation import Cutout, default_generator_restored
-from tailshift.storage import holding_signals
+from tailshift.workers import (
+    STOP_SIGNALS,
+    block_signals,
+    hold_signals,
+    leave_signals_to_parent,
+    stop_data_loader,
+)
 
 MOST_WORKERS = 8
 REMEDY = "Fetch it again, or skip such images with data.skip_broken=true."
@@ -122,7 +121,7 @@ class FileLoader(Loader):
         workers, self._workers = self._workers, None
         iterator: Any = getattr(workers, "_iterator", None)  # of persistent workers
         if iterator is not None:
-            _stop(iterator)  # there is no public way
+            stop_data_loader(iterator)
 
     def _start(self, requests: list[Request]) -> Iterator[_Loaded]:
         """Return what the workers, which live on between epochs, load of these."""
@@ -134,13 +133,13 @@ class FileLoader(Loader):
                 sampler=self._requests,
                 num_workers=self._num_workers,
                 collate_fn=_unchanged,
-                worker_init_fn=_obey_parent,
+                worker_init_fn=leave_signals_to_parent,
                 persistent_workers=self._num_workers > 0,
                 generator=torch.Generator(),  # else an epoch draws from the global one
             )
         # Blocked, so that workers begin so; held, since another thread may still get a
         # signal, whose handler would leave a half-made iterator to the collector.
-        with holding_signals(), blocked(*STOPS):
+        with hold_signals(), block_signals(*STOP_SIGNALS):
             return iter(self._workers)
 
     def _fault(self, loaded: _Loaded, request: Request) -> str:
@@ -266,90 +265,3 @@ def num_cores() -> int:
 
 def _unchanged(loaded: Any) -> Any:
     return loaded
-
-
-STOP_SECONDS = 5.0
-"""Time that workers have to stop, all of them together, before they are killed."""
-
-
-def _stop(iterator: Any) -> None:
-    """Tell the workers of a DataLoader's iterator to stop; kill those that do not.
-
-    PyTorch waits for each in turn and sends SIGTERM then, which is not handled while
-    a decoder does not return.
-    """
-    deadline = time.monotonic() + STOP_SECONDS
-    try:
-        iterator._workers_done_event.set()
-        for queue in iterator._index_queues:
-            queue.put(None)  # wakes those that wait for work
-        for worker in iterator._workers:
-            worker.join(max(deadline - time.monotonic(), 0))
-    finally:  # also after Ctrl-C
-        if any(worker.is_alive() for worker in iterator._workers):
-            _kill(iterator)
-        iterator._shutdown_workers()
-
-
-def _kill(iterator: Any) -> None:
-    """Kill the workers; PyTorch is not to raise in the main process because of it."""
-    torch._C._remove_worker_pids(id(iterator))
-    iterator._worker_pids_set = False
-    for worker in iterator._workers:
-        worker.kill()
-
-
-STOPS = (signal.SIGINT, signal.SIGTERM)
-
-
-@contextmanager
-def blocked(*numbers: signal.Signals) -> Iterator[None]:
-    """Block signals while the block runs: a process that it starts has them blocked.
-
-    Otherwise one that comes before that process is ready would run its parent's
-    handler, or end it with a traceback.
-
-    Args:
-        numbers: Signals to block; those that come meanwhile are delivered afterwards.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _obey_parent(worker: int) -> None:
-    """Leave Ctrl-C and SIGTERM to the main process, which ends its step first.
-
-    A terminal and a scheduler send them to every process. The worker ends when SIGTERM
-    comes from its parent, or when that is gone.
-    """
-    sys.excepthook = _bear_hanging_up
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if hasattr(signal, "sigtimedwait"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # for the thread to receive
-        threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _bear_hanging_up(
-    kind: type[BaseException], error: BaseException, trace: TracebackType | None
-) -> None:
-    """Print no traceback if the parent ended, or was interrupted, as it took a batch.
-
-    The thread that hands batches over asks for it, and goes on.
-    """
-    if not issubclass(kind, OSError | EOFError):
-        sys.__excepthook__(kind, error, trace)
-
-
-def _end_with_parent() -> None:
-    parent, started_by = multiprocessing.parent_process(), os.getppid()
-    while os.getppid() == started_by:
-        told = signal.sigtimedwait([signal.SIGTERM], 1.0)
-        if told is not None and parent is not None and told.si_pid == parent.pid:
-            break
-    os._exit(0)

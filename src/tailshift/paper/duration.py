@@ -18,9 +18,9 @@ from tailshift.runs.checkpoint import Position
 from tailshift.runs.network import build_network
 from tailshift.training.build import assemble_trainer, build_loss
 from tailshift.training.distributed import build_fabric
-from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Trainer
 from tailshift.training.progress import duration
+from tailshift.workers import StopRequest
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -66,7 +66,7 @@ def build_fabric(config: RunConfig) -> "Fabric":
         fabric.strategy.precision.convert_output = _unchanged  # type: ignore[method-assign] # of this instance
     fabric.launch()
     if fabric.world_size > 1:
-        atexit.register(leave_processes)
+        atexit.register(destroy_process_groups)
     return fabric
 
 
@@ -99,10 +99,10 @@ def machine_precision(accelerator: str) -> str:
     return "bf16-mixed" if has_bf16 else "32-true"
 
 
-def leave_processes() -> None:
-    """End the process group and its threads while Python is still whole.
+def destroy_process_groups() -> None:
+    """Destroy PyTorch's process groups and their threads before Python ends.
 
-    A thread of the group that needs Python once it shuts down would abort the process,
+    A thread of a group that needs Python during its shutdown would abort the process,
     and a finished run would look like a crashed one.
     """
     gc.collect()  # modules in reference cycles hold groups of their own
@@ -228,16 +228,16 @@ def open_directory_together(
 
 
 @contextmanager
-def telling_lost_processes() -> Iterator[None]:
-    """Say in a sentence that another process has ended, which has said why itself."""
+def report_lost_processes() -> Iterator[None]:
+    """Replace the error after another process has ended by one sentence."""
     try:
         yield
     except RuntimeError as error:
         if not (isinstance(error, dist.DistError) or "gloo/transport" in str(error)):
             raise
         raise ConnectionError(
-            "another process of this training has ended or cannot be reached; what it "
-            "printed says why."
+            "another process of this training has ended or cannot be reached. Its "
+            "own output says why."
         ) from error
 
 

@@ -1,7 +1,6 @@
 """The features of all images, in chunks, resumable, on several processes."""
 
 import dataclasses
-import os
 import signal
 import time
 import warnings
@@ -21,16 +20,12 @@ from tailshift.data.feature_files import (
     map_split,
     split_path,
 )
-from tailshift.data.image_loader import (
-    BrokenImageWarning,
-    blocked,
-    default_num_workers,
-)
+from tailshift.data.image_loader import BrokenImageWarning, default_num_workers
 from tailshift.files import atomic_write
 from tailshift.models import Backbone
-from tailshift.storage import holding_signals
 from tailshift.training.extraction_network import check_finite, embed, folded
 from tailshift.training.progress import RELAY_SECONDS
+from tailshift.workers import end_with_parent, running
 
 BATCH = 64
 """Images that go through the network at a time."""
@@ -140,10 +135,7 @@ def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) ->
         )
         for rank in range(jobs)
     ]
-    try:
-        with holding_signals(), blocked(signal.SIGINT):  # what they get is sent whole
-            for worker in workers:
-                worker.start()
+    with running(workers):
         known, is_busy = 0, True
         while is_busy:
             time.sleep(RELAY_SECONDS)
@@ -157,12 +149,6 @@ def work_together(jobs: int, plan: BankPlan, backbone: Backbone, track: Told) ->
                 f"a process that made features for {plan.folder} has ended early. The "
                 "same command continues where it stands, with --jobs 1 in less memory."
             )
-    finally:
-        alive = [worker for worker in workers if worker.is_alive()]
-        for worker in alive:
-            worker.terminate()
-        for worker in alive:  # another Ctrl-C may end the wait
-            worker.join()
 
 
 def _heed(answers: Any) -> None:
@@ -181,12 +167,10 @@ def _worker(
     """Do a share of the work in a process of its own, and tell of it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     set_start_method(None, force=True)  # or those that decode import PyTorch anew
-    parent = os.getppid()
+    end_with_parent()  # a killed parent may be started again, and write too
 
     def count(images: int) -> None:
         counts[rank] += images
-        if os.getppid() != parent:  # killed: another may begin to write
-            os._exit(1)
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", BrokenImageWarning)

@@ -12,9 +12,9 @@ from tailshift.data.own_images import hold_out
 from tailshift.losses import Loss, as_loss
 from tailshift.models import CosineHead, Head, LinearHead, NormedLinearHead
 from tailshift.training.head_problem import HeadProblem, Samples
-from tailshift.training.interrupt import StopRequest
 from tailshift.training.loop import Metrics, Stopwatch, Trainer
 from tailshift.training.weight_decay import JUDGED_SHARE, choose_decay
+from tailshift.workers import StopRequest
 
 FULL_STEPS = 300
 """The most L-BFGS steps of a fit."""

@@ -3,22 +3,18 @@
 import json
 import os
 import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from types import FrameType
 from typing import IO, Any
 
 import torch
 from rich.console import Console
 from rich.progress import TaskID
 
+from tailshift import workers
 from tailshift.config import RunConfig
 from tailshift.data.image_loader import JOBS, num_cores
 from tailshift.registry import loaded_plugins
@@ -26,12 +22,8 @@ from tailshift.runs.files import LOG, resume_command
 from tailshift.text import printable
 from tailshift.training import progress
 from tailshift.training.distributed import is_started_with_others
-from tailshift.training.interrupt import PREEMPTED, Preempted
 from tailshift.training.resolve import with_validation
 from tailshift.training.train import train
-
-GRACE = 30.0
-"""Seconds that a run has to save itself once its parent is gone."""
 
 
 @dataclass(frozen=True)
@@ -121,15 +113,15 @@ def run_jobs(
         _fetch(jobs, data_root)
     crew = _Crew(jobs, at_once, on_end)
     options = {"data_root": data_root and str(data_root)}
-    with crew.passing_signals_on(), crew.shown():
+    with crew.children.forward_signals():
         try:
             crew.work(options | {"resume": resume, "force": force})
         finally:
-            crew.end()
-    if signal.SIGTERM in crew.signals:
+            crew.children.end()
+    if signal.SIGTERM in crew.children.signals:
         progress.print_line(Console(stderr=True), advice)
-        raise Preempted
-    if crew.signals:
+        raise workers.Preempted
+    if crew.children.signals:
         raise KeyboardInterrupt(advice)
     return crew.failures
 
@@ -147,47 +139,15 @@ DIVERGED = {"diverged": True}
 """What a run tells of itself if it ends for that reason."""
 
 
-class _Child:
-    """A run in a process of its own; a thread passes on what it says.
+class _JobChild:
+    """A job under way: its child process, its log and its errors."""
 
-    Args:
-        job: What it trains.
-        slot: Its place among those that run at once.
-        command: Its command line.
-        environment: Its environment variables.
-        said: Where its lines go; None follows the last.
-    """
-
-    def __init__(
-        self,
-        job: Job,
-        slot: int,
-        command: Sequence[str],
-        environment: dict[str, str],
-        said: "SimpleQueue[tuple[_Child, str | None]]",
-    ) -> None:
+    def __init__(self, job: Job, slot: int) -> None:
         self.job, self.slot = job, slot
         self.errors: list[str] = []
         self.log: IO[str] | None = None
-        self.num_signals, self.is_diverged = 0, False
+        self.is_diverged = False
         self._unlogged: list[str] = []
-        # In a group of its own, or Ctrl-C would reach it twice: from the terminal too.
-        self._process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.PIPE,  # held open: its end tells that this process is gone
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        threading.Thread(target=self._listen, args=(said,), daemon=True).start()
-
-    def _listen(self, said: "SimpleQueue[tuple[_Child, str | None]]") -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said.put((self, line.decode(errors="replace").rstrip("\r\n")))
-        self._process.wait()
-        said.put((self, None))
 
     def keep(self, line: str) -> None:
         """Write a line to the log, once the run has a directory of its own."""
@@ -195,7 +155,7 @@ class _Child:
             self.errors.append(line.removeprefix("error: "))
         self._unlogged.append(line)
         if self.log is not None:
-            with suppress(OSError):  # a full disk is the run's to tell
+            with suppress(OSError):  # the run itself reports a full disk
                 self.log.writelines(f"{text}\n" for text in self._unlogged)
                 self.log.flush()
             self._unlogged.clear()
@@ -207,61 +167,15 @@ class _Child:
                 path = self.job.directory / LOG
                 self.log = path.open("a", encoding="utf-8")
 
-    def send(self, number: int) -> None:
-        """Send a signal to the run and to all processes that it has started."""
-        with suppress(ProcessLookupError):
-            if sys.platform == "win32":
-                self._process.terminate()
-            else:
-                os.killpg(self._process.pid, number)
-
-    def tell_to_end(self) -> None:
-        """Let the run save itself and end, as if this process were gone."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def wait(self) -> None:
-        """Wait for a run that was told to end, but not for ever."""
-        try:
-            self._process.wait(GRACE + 5)
-        except subprocess.TimeoutExpired:
-            self.send(getattr(signal, "SIGKILL", signal.SIGTERM))
-
-    def close(self) -> int:
-        """Close what belongs to an ended run; return its exit code."""
-        code = self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self.log):
-            if stream is not None:
-                stream.close()
-        return code
-
     def failure(self, code: int) -> Failure:
-        """Return why the run has failed, from its own words or its exit code."""
+        """Return why the run has failed, from its own errors or its exit code."""
         directory = self.job.directory
         sentence = " ".join(self.errors)
         if not sentence:
-            sentence = f"{_ending(code)} Resume with `{resume_command(directory)}`."
+            reason = workers.exit_reason(code)
+            sentence = f"{reason} Resume with `{resume_command(directory)}`."
         log = directory / LOG if self.log else None
         return Failure(self.job, sentence, log, self.is_diverged)
-
-
-def _ending(code: int) -> str:
-    """Return how a process ended that gave no reason.
-
-    Example:
-        >>> _ending(-9)
-        'its process was ended by SIGKILL (is there enough memory?).'
-        >>> _ending(75)
-        'its process was told to stop.'
-        >>> _ending(3)
-        'its process ended with exit code 3.'
-    """
-    if code in (130, PREEMPTED):
-        return "its process was told to stop."
-    if code >= 0:
-        return f"its process ended with exit code {code}."
-    why = " (is there enough memory?)" if code == -9 else ""
-    return f"its process was ended by {signal.Signals(-code).name}{why}."
 
 
 class _Crew:
@@ -274,12 +188,11 @@ class _Crew:
         on_end: Callable[[Job, Failure | None], None],
     ) -> None:
         self.failures: list[Failure] = []
-        self.signals: list[int] = []
+        self.children = workers.Children()
         self._waiting, self._on_end = list(jobs), on_end
         self._free = list(range(at_once))
         self._at_once, self._num_ended = at_once, 0
-        self._running: list[_Child] = []
-        self._said: SimpleQueue[tuple[_Child, str | None]] = SimpleQueue()
+        self._running: dict[workers.Child, _JobChild] = {}
         self._bar = progress.progress_bar(Console(stderr=True))
         self._tasks: dict[Path, TaskID] = {}
         parents = [job.directory.absolute().parent for job in jobs]
@@ -287,17 +200,18 @@ class _Crew:
         self._num_jobs = len(jobs)
 
     def work(self, options: dict[str, object]) -> None:
-        """Train until none waits; after a signal, until those under way have ended."""
-        while True:
-            while self._waiting and self._free and not self.signals:
-                self._start(self._waiting.pop(0), self._free.pop(0), options)
-            if not self._running:
-                return
-            child, line = self._said.get()
-            if line is None:
-                self._ended(child)
-            else:
-                self._heard(child, line)
+        """Train until no job waits; after a signal, until the running ones end."""
+        with self._bar:  # a bar for each run under way, on a terminal
+            while True:
+                while self._waiting and self._free and not self.children.signals:
+                    self._start(self._waiting.pop(0), self._free.pop(0), options)
+                if not self._running:
+                    return
+                child, line = self.children.next_line()
+                if line is None:
+                    self._ended(self._running.pop(child), child.close())
+                else:
+                    self._heard(self._running[child], line)
 
     def _start(self, job: Job, slot: int, options: dict[str, object]) -> None:
         spec = {
@@ -309,10 +223,10 @@ class _Crew:
         plugins = [part for path in loaded_plugins() for part in ("--plugin", path)]
         command = [sys.executable, "-m", "tailshift", *plugins, "job", json.dumps(spec)]
         environment = _environment(job.config, slot, self._at_once)
-        self._running.append(_Child(job, slot, command, environment, self._said))
-        self._pass_on()  # a signal may have come while it was started
+        child = self.children.start(command, environment)
+        self._running[child] = _JobChild(job, slot)
 
-    def _heard(self, child: _Child, line: str) -> None:
+    def _heard(self, child: _JobChild, line: str) -> None:
         if line.startswith(progress.RECORD):
             fields = json.loads(line.removeprefix(progress.RECORD))
             if fields == DIVERGED:
@@ -323,19 +237,19 @@ class _Crew:
             return
         child.keep(line)
         is_shown = self._bar.disable or line.startswith("warning: ")
-        if self.signals or line.startswith("error: "):
-            is_shown = False  # what a stopped run says is in its log
+        if self.children.signals or line.startswith("error: "):
+            is_shown = False  # what a stopped run prints is in its log
         if is_shown:
             self._print(f"{self._name(child.job)}: {line}")
 
-    def _ended(self, child: _Child) -> None:
-        code = child.close()
-        self._running.remove(child)
+    def _ended(self, child: _JobChild, code: int) -> None:
+        if child.log is not None:
+            child.log.close()
         self._free.append(child.slot)
         if (task := self._tasks.pop(child.job.directory, None)) is not None:
             self._bar.remove_task(task)
         self._num_ended += 1
-        if code and self.signals and not child.errors:
+        if code and self.children.signals and not child.errors:
             return  # stopped, and saved
         failure = child.failure(code) if code else None
         if failure is not None:
@@ -345,7 +259,7 @@ class _Crew:
         self._print(f"{self._name(child.job)}: {ending} {place}")
         self._on_end(child.job, failure)
 
-    def _show(self, child: _Child, fields: dict[str, Any]) -> None:
+    def _show(self, child: _JobChild, fields: dict[str, Any]) -> None:
         """Show how far a run is."""
         task = self._tasks.get(child.job.directory)
         if task is None:
@@ -358,45 +272,6 @@ class _Crew:
 
     def _print(self, text: str) -> None:
         progress.print_line(self._bar.console, text)
-
-    def end(self) -> None:
-        """End what still runs, if an error has ended the work; all save themselves."""
-        for child in self._running:
-            child.tell_to_end()
-        for child in self._running:
-            child.wait()
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show a bar for each run under way, on a terminal."""
-        with self._bar:
-            yield
-
-    @contextmanager
-    def passing_signals_on(self) -> Iterator[None]:
-        """Pass Ctrl-C and SIGTERM on to the runs; a third one kills them."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # only the main thread may set handlers
-            return
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        previous = {n: signal.signal(n, self._handle) for n in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        is_third = len(self.signals) > 1 and sys.platform != "win32"
-        self.signals.append(signal.SIGKILL if is_third else number)
-        self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Send each run the signals that it has not had."""
-        for child in self._running:
-            while child.num_signals < len(self.signals):
-                child.num_signals += 1
-                child.send(self.signals[child.num_signals - 1])
 
 
 def _environment(config: RunConfig, slot: int, at_once: int) -> dict[str, str]:
@@ -433,7 +308,7 @@ def run_job(text: str) -> bool:
         Whether it is finished.
     """
     spec = json.loads(text)
-    _end_with_parent()
+    workers.save_and_end_with_parent()
     progress.relay_progress(sys.stdout)
     config = RunConfig.from_mapping(spec.pop("config"))
     root, data = spec["data_root"] and Path(spec["data_root"]), None
@@ -445,18 +320,3 @@ def run_job(text: str) -> bool:
     except FloatingPointError:
         progress.write_record(sys.stdout, DIVERGED)
         raise
-
-
-def _end_with_parent() -> None:
-    """Save and end when the process that holds the other end of the input is gone."""
-
-    def watch() -> None:
-        os.read(0, 1)  # nothing is ever written
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        for output in (1, 2):  # nobody reads them any more
-            os.dup2(nothing, output)
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(GRACE)
-        os._exit(PREEMPTED)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -21,8 +21,8 @@ from tailshift.models import Head
 from tailshift.runs.checkpoint import Position
 from tailshift.runs.directory import NotFiniteError, Place
 from tailshift.training.distributed import broken_images, everyone_of
-from tailshift.training.interrupt import StopRequest
 from tailshift.training.step import DividedStep, StepSums
+from tailshift.workers import StopRequest
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -15,7 +15,7 @@ from tailshift.losses.base import LossFunction
 from tailshift.models import Head
 from tailshift.processes import Processes
 from tailshift.training.distributed import own_draws, same_draws, step_key
-from tailshift.training.interrupt import StopRequest
+from tailshift.workers import StopRequest
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

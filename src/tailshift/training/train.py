@@ -16,12 +16,12 @@ from tailshift.training import distributed
 from tailshift.training import resolve as _resolve
 from tailshift.training.build import build_trainer
 from tailshift.training.inference import SplitFeatures
-from tailshift.training.interrupt import Preempted, StopRequest, stop_on_interrupt
 from tailshift.training.loop import detecting_anomalies
 from tailshift.training.progress import training_progress
 from tailshift.training.recorder import Recorder
 from tailshift.training.resolve import Resolved, resolve
 from tailshift.training.start import start_from
+from tailshift.workers import Preempted, StopRequest, stop_on_interrupt
 
 
 def train(
@@ -53,7 +53,7 @@ def train(
     """
     directory = Path(output) if output is not None else default_directory(config)
     check_directory(directory, config, resume=resume, force=force)
-    with distributed.telling_lost_processes():
+    with distributed.report_lost_processes():
         resolved = resolve(
             config,
             directory,
