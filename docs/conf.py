@@ -75,7 +75,7 @@ html_theme_options: dict[str, Any] = {
     "footer_start": [],
     "footer_end": [],
 }
-html_sidebars = {page: [] for page in ("index", "generated/commands", "glossary")}
+html_sidebars: dict[str, list[str]] = {"index": []}
 
 
 def _inline_math(translator: Any, node: nodes.math) -> None:
@@ -110,10 +110,18 @@ def _name_aliases(
     return signature, result
 
 
+COPIES = {
+    "results/README.md": "generated/runs.md",
+    "CHANGELOG.md": "generated/changelog.md",
+}
+"""Files outside of ``docs`` that the site has as pages."""
+
+
 def _follow_link(app: Sphinx, name: str, source: list[str]) -> None:
-    """Lead links to ``results/README.md`` to the copy of it that is a page."""
-    if name == "results":
-        source[0] = source[0].replace("../results/README.md", "generated/runs.md")
+    """Lead links to files that the site has a copy of to the copy."""
+    up = "../" * name.count("/")
+    for file, page in COPIES.items():
+        source[0] = source[0].replace(f"]({up}../{file}", f"]({up}{page}")
 
 
 def _write_reference(app: Sphinx) -> None:

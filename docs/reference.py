@@ -5,18 +5,23 @@ in them comes from the package: its public names, its commands, its registries.
 """
 
 import ast
+import dataclasses
 import inspect
 import re
+import textwrap
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
 import tailshift
 from tailshift.cli import app
+from tailshift.config import SECTIONS
+from tailshift.data import DATASETS
+from tailshift.methods import METHODS
 from tailshift.registry import Registry
 
 HERE = Path(__file__).parent
@@ -56,8 +61,10 @@ def pages() -> dict[str, str]:
             for room, (name, title) in zip(rooms, ROOMS.items(), strict=True)
         },
         "commands.rst": _command_page(),
+        "settings.rst": _settings_page(),
         "references.rst": _reference_page(),
         "runs.md": (HERE.parent / "results" / "README.md").read_text(encoding="utf-8"),
+        "changelog.md": _changelog_page(),
     }
 
 
@@ -68,6 +75,12 @@ def write(folder: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
+
+
+def _changelog_page() -> str:
+    """Return the changelog, with links from the folder that its copy is in."""
+    text = (HERE.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    return text.replace("](docs/", "](../")
 
 
 # --- API
@@ -236,6 +249,108 @@ def _command(name: str, command: Any) -> str:
         parts.append(f"{command.epilog.partition(': ')[0]}::\n\n    ")
         parts[-1] += command.epilog.partition(": ")[2]
     return "\n\n".join(parts) + "\n"
+
+
+# --- Settings
+
+
+def settings() -> dict[str, dict[str, list[tuple[str, str, str, str]]]]:
+    """Return name, type, default and description of each setting, by section."""
+    plain = {
+        f"{name}.*": {"": _fields(section, name)} for name, section in SECTIONS.items()
+    }
+    by_name = {
+        "method.*": {n: _fields(METHODS.get(n), "method") for n in METHODS.names()},
+        "data.*": {n: _fields(DATASETS.get(n), "data") for n in DATASETS.names()},
+    }
+    return plain | by_name
+
+
+def _fields(section: Any, prefix: str) -> list[tuple[str, str, str, str]]:
+    """Return the fields of a pydantic model or a dataclass, with their comments."""
+    told = _field_comments(section)
+    rows = []
+    for name, hint in _own_hints(section).items():
+        default = _default(section, name)
+        rows.append((f"{prefix}.{name}", _kind(hint), default, told.get(name, "")))
+    return rows
+
+
+def _kind(hint: Any) -> str:
+    """Return a type as a reader would say it: choices, or the names of types."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _kind(parts[0])
+    if origin is Literal:
+        return ", ".join(f"``{part!r}``" for part in parts)
+    if origin in (Union, UnionType):
+        return " or ".join(_kind(part) for part in parts)
+    if parts:
+        return f"{origin.__name__} of {_kind(parts[0])}"
+    return "None" if hint is NoneType else getattr(hint, "__name__", str(hint))
+
+
+def _own_hints(section: Any) -> dict[str, Any]:
+    if hasattr(section, "model_fields"):
+        return {name: f.annotation for name, f in section.model_fields.items()}
+    hints = get_type_hints(section, include_extras=True)
+    return {f.name: hints[f.name] for f in dataclasses.fields(section) if f.init}
+
+
+def _default(section: Any, name: str) -> str:
+    if hasattr(section, "model_fields"):
+        field = section.model_fields[name]
+        return "required" if field.is_required() else repr(field.get_default())
+    [field] = [f for f in dataclasses.fields(section) if f.name == name]
+    if field.default is not dataclasses.MISSING:
+        return repr(field.default)
+    is_made = field.default_factory is not dataclasses.MISSING
+    return repr(field.default_factory()) if is_made else "required"
+
+
+def _field_comments(section: Any) -> dict[str, str]:
+    """Return the text below each field, of a class and of those that it extends."""
+    found: dict[str, str] = {}
+    for owner in reversed(section.__mro__[:-1]):
+        if not owner.__module__.startswith("tailshift"):
+            continue
+        [body] = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        assert isinstance(body, ast.ClassDef)
+        for line, below in pairwise(body.body):
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                for name in _assigned(line):
+                    found[name] = inspect.cleandoc(str(below.value.value))
+    return found
+
+
+def _settings_page() -> str:
+    """Return all settings of the configuration classes, a table per section."""
+    lead = (
+        "Change a setting with ``--set KEY=VALUE``, for example "
+        "``--set optim.lr=0.1``, or in a recipe of your own (a TOML file). ``none`` "
+        "unsets a setting that can be empty. A recipe sets most of these; "
+        "``config.json`` of a run has the values that were used.\n\n"
+    )
+    parts = [_title("Settings"), lead]
+    for section, groups in settings().items():
+        parts.append(_title(section, "-"))
+        for name, rows in groups.items():
+            if not rows:
+                continue
+            if name:
+                parts.append(_title(f"{section.partition('.')[0]}: {name}", "~"))
+            parts.append(_settings_table(rows))
+    return "".join(parts)
+
+
+def _settings_table(rows: list[tuple[str, str, str, str]]) -> str:
+    lines = [".. list-table::", "   :widths: 30 70", "   :class: names", ""]
+    for name, kind, default, text in rows:
+        shown = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", " ".join(text.split()))
+        given = "set by the recipe" if default == "required" else f"``{default}``"
+        about = f"Type: {kind}. Default: {given}."
+        lines += [f"   * - ``{name}``", f"     - {shown}", "", f"       {about}"]
+    return "\n".join(lines) + "\n\n"
 
 
 # --- Citations

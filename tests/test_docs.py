@@ -4,6 +4,7 @@ import ast
 import csv
 import importlib
 import re
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -37,23 +38,45 @@ def test_citations__are_in_the_bibliography():
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_readme__loop_on_signals_runs_as_shown():
-    [code] = re.findall(r"```python\n(.*?)```", _read("README.md"), flags=re.DOTALL)
+def test_loss_guide__loop_on_signals_runs_as_shown():
+    [code] = _programs("docs/guide/loss.md")
     names: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), names)
-    probs, served = names["probs"], names["served"]
+    exec(compile(code, "loss.md", "exec"), names)
+    probs, model = names["probs"], names["model"]
     assert torch.allclose(probs.sum(-1), torch.ones(5))
     x, y = names["x"], names["y"]
-    accuracy = (served(x).argmax(-1) == y).float().mean()
+    accuracy = (model(x).argmax(-1) == y).float().mean()
     assert accuracy > 0.9  # it has learnt, not only run
 
 
-@pytest.mark.parametrize("page", ["which_method", "which_estimator", "pitfalls"])
-def test_guides__programs_print_what_is_said(page, capsys):
-    text = _read(f"docs/guide/{page}.md")
-    [code] = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+def test_existing_model__programs_run_one_after_the_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names: dict[str, object] = {}
+    with warnings.catch_warnings(record=True):  # random logits: few samples, and so on
+        warnings.simplefilter("always")
+        for code in _programs("docs/guide/existing_model.md"):
+            exec(compile(code, "existing_model.md", "exec"), names)
+    y = names["y"][1000:]
+    assert np.mean(names["predictions"][y > 4] == y[y > 4]) > 0.85
+    assert names["probs"].shape == (5, 3)
+    assert len(ts.Predictions.load("held_out.safetensors").labels) == 300
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "concepts",
+        "guide/comparison",
+        "guide/pitfalls",
+        "guide/which_estimator",
+        "guide/which_method",
+    ],
+)
+def test_pages__programs_print_what_is_said(page, capsys):
+    [code] = _programs(f"docs/{page}.md")
     exec(compile(code, page, "exec"), {})
-    assert f"prints `{capsys.readouterr().out.strip()}`" in text
+    assert f"prints `{capsys.readouterr().out.strip()}`" in _read(f"docs/{page}.md")
 
 
 @pytest.mark.parametrize("page", ["estimation", "certificate"])
@@ -92,14 +115,12 @@ def test_sites__programs_run_one_after_the_other(tmp_path, monkeypatch):
     assert book.prior("ford")[3] > book.prior("hill")[3]
 
 
-def test_report__file_of_logits_is_read(tmp_path, monkeypatch):
+def test_file_formats__program_writes_a_file_of_logits(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    [code] = re.findall(r"```python\n(.*?)```", _read("docs/report.md"), flags=re.S)
-    logits, labels = _logits([6, 3, 1])
-    counts = np.array([6, 3, 1])
-    exec(compile(code, "report.md", "exec"), {"np": np, **locals()})
+    [code] = _programs("docs/reference/file_formats.md")
+    exec(compile(code, "file_formats.md", "exec"), {})
     saved = ts.Predictions.load("softmax.npz")
-    assert torch.equal(saved.logits, logits)
+    assert saved.logits.shape == (6, 3)
     assert saved.trained_prior.tolist() == [0.6, 0.3, 0.1]
 
 
@@ -202,6 +223,10 @@ def test_hooks__run_as_shown(section, tmp_path, monkeypatch):
 
 def _read(path):
     return (ROOT / path).read_text(encoding="utf-8")
+
+
+def _programs(path):
+    return re.findall(r"```python\n(.*?)```", _read(path), flags=re.DOTALL)
 
 
 def test_rivals__tables_are_those_of_the_results(monkeypatch):

@@ -22,6 +22,8 @@ import typer
 import tailshift
 from tailshift.cli import app
 from tailshift.cli.app import COMMANDS
+from tailshift.config import SECTIONS
+from tailshift.methods import METHODS
 from tailshift.models import PUBLISHED
 from tailshift.registry import Registry
 
@@ -111,6 +113,20 @@ def test_commands__have_every_command_and_option(pages: dict[str, str]) -> None:
                 " ".join(param.help.split())[:40]
                 in " ".join(part.replace("\\", "").split())
             )
+
+
+def test_settings__have_every_field(
+    reference: dict[str, Any], pages: dict[str, str]
+) -> None:
+    page = pages["settings.rst"]
+    for name, section in SECTIONS.items():
+        for field in section.model_fields:
+            assert f"   * - ``{name}.{field}``\n" in page
+    for method in METHODS.names():
+        assert (
+            f"method: {method}\n~" in page
+            or not reference["settings"]()["method.*"][method]
+        )
 
 
 def test_references__have_every_citation(pages: dict[str, str]) -> None:
