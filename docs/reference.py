@@ -45,6 +45,7 @@ ROOMS = {
     "report": "Report",
     "report.plots": "Figures",
     "serving": "Serving",
+    "retarget": "Predictions of other models",
     "hooks": "Hooks",
     "registry": "Registries and plugins",
 }

@@ -125,6 +125,9 @@ from tailshift.registry import (
 from tailshift.report import (
     report as report,
 )
+from tailshift.retarget import (
+    retarget as retarget,
+)
 from tailshift.runs.run import (
     Run as Run,
 )

@@ -3,7 +3,17 @@
 from tailshift.workers import exit_on_signals
 
 with exit_on_signals():  # they come before `main` runs, too
-    from tailshift.cli import list, paper, serve, show, train
+    from tailshift.cli import list, paper, retarget, serve, show, train
     from tailshift.cli.app import app, main, program
 
-__all__ = ["app", "list", "main", "paper", "program", "serve", "show", "train"]
+__all__ = [
+    "app",
+    "list",
+    "main",
+    "paper",
+    "program",
+    "retarget",
+    "serve",
+    "show",
+    "train",
+]

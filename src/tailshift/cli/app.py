@@ -22,7 +22,16 @@ from tailshift.workers import exit_on_signals, ignore_signals
 
 COMMANDS = (
     *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),
-    *("estimate", "certify", "predict", "export", "serve", "reproduce", "list"),
+    *(
+        "estimate",
+        "certify",
+        "retarget",
+        "predict",
+        "export",
+        "serve",
+        "reproduce",
+        "list",
+    ),
 )
 """The commands in the order of the work, as the help lists them."""
 
