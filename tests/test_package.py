@@ -23,6 +23,7 @@ LAYERS = (
     "text",
     "files",
     "storage",
+    "cores",
     "priors",
     "checks",
     "targets",

@@ -1,6 +1,10 @@
 """The command line: the library's verbs, parsed and printed."""
 
-from tailshift.workers import exit_on_signals
+from tailshift.cores import configure_command
+
+configure_command()  # before anything below imports torch
+
+from tailshift.workers import exit_on_signals  # noqa: E402
 
 with exit_on_signals():  # they come before `main` runs, too
     from tailshift.cli import list, paper, retarget, serve, show, train

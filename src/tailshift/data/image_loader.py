@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from tailshift.cores import num_cores
 from tailshift.data.batches import Batch, BatchPlan, Loader, Request
 from tailshift.data.images import (
     BrokenImageError,
@@ -254,13 +255,6 @@ def default_num_workers(world_size: int = 1) -> int:
 
 JOBS = "TAILSHIFT_JOBS"
 """Environment variable with the number of runs that share the cores."""
-
-
-def num_cores() -> int:
-    """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # fewer, if a scheduler gave only some
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _unchanged(loaded: Any) -> Any:

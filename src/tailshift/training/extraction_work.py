@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tailshift.config import ModelConfig
+from tailshift.cores import reusing_memory
 from tailshift.data import LongTailedData, Split
 from tailshift.data.batches import BatchPlan
 from tailshift.data.feature_files import (
@@ -110,7 +111,7 @@ def work(rank: int, jobs: int, plan: BankPlan, backbone: Backbone, track: Told) 
                 num_workers=num_cores,
             )
             done, total = _checked(mark, arrays, view, loader.plan)
-            with closing(loader):
+            with closing(loader), reusing_memory():
                 for batch in loader.epoch(view, done):
                     ids = batch.sample_ids.numpy()
                     if len(ids):

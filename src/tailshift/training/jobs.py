@@ -16,7 +16,8 @@ from rich.progress import TaskID
 
 from tailshift import workers
 from tailshift.config import RunConfig
-from tailshift.data.image_loader import JOBS, num_cores
+from tailshift.cores import num_cores
+from tailshift.data.image_loader import JOBS
 from tailshift.registry import loaded_plugins
 from tailshift.runs.files import LOG, resume_command
 from tailshift.text import printable
