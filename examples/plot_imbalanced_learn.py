@@ -2,9 +2,9 @@
 Undo a sampler of imbalanced-learn
 ==================================
 
-Over-sampling balances the training set, and with it what the probabilities mean: the
-model now answers for a mix that does not exist. Its ranking is worth keeping; the prior
-is put back by one call.
+Over-sampling balances the training set and changes what the probabilities mean: the
+model predicts for a class distribution that does not exist. One argument undoes the
+sampler's prior and keeps the ranking of the samples.
 """
 
 import matplotlib.pyplot as plt
@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 import tailshift as ts
 
 # %%
-# Five samples in a hundred are positive, and not easy to tell.
+# Five in a hundred samples are positive, and hard to separate from the others.
 X, y = make_classification(
     20_000, weights=[0.95], flip_y=0, class_sep=0.6, random_state=0
 )
@@ -26,7 +26,8 @@ X_even, y_even = RandomOverSampler(random_state=0).fit_resample(X_train, y_train
 classifier = LogisticRegression().fit(X_even, y_even)
 
 # %%
-# The logits carry the mix that the sampler made; the samples come from another.
+# The logit prior is the class distribution that the sampler made. The test samples have
+# another one.
 p_even = ts.priors.from_labels(y_even, num_classes=2).numpy()
 p_s = ts.priors.from_labels(y_train, num_classes=2).numpy()
 sampled = classifier.predict_log_proba(X_test)

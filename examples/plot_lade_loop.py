@@ -2,8 +2,9 @@
 LADE in a plain PyTorch loop
 ============================
 
-The loss takes the prior of the training labels; the rest of the loop is your own.
-LADE's logits carry the uniform prior, so that one model answers for every class mix.
+The loss takes the prior of the training labels; the rest of the loop is your own. LADE
+leaves a uniform prior in the logits, so one model can be re-targeted to any class
+distribution.
 """
 
 import matplotlib.pyplot as plt
@@ -45,7 +46,7 @@ softmax = fit(torch.nn.CrossEntropyLoss())
 lade = fit(ts.LADELoss(p_s, alpha=0.1, lam=0.01))
 
 # %%
-# Accuracy of each class, for a mix in which all are alike.
+# Accuracy of each class under the uniform prior.
 served = ts.PostCompensated(lade, trained_prior=uniform, target_prior=uniform)
 fig, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 for k, (name, model) in enumerate({"softmax": softmax, "LADE": served}.items()):

@@ -2,8 +2,8 @@
 Re-target a scikit-learn model
 ==============================
 
-A classifier trained on one class mix answers for that mix. Wrapped once, it answers for
-any other, without training again.
+A classifier predicts for the class distribution that it was trained on. Wrap it once to
+predict for any other, without training again.
 """
 
 import matplotlib.pyplot as plt
@@ -27,7 +27,7 @@ model = ts.sklearn.PriorShiftClassifier(LogisticRegression(C=0.01, max_iter=2000
 model.fit(X_train[tail], y_train[tail])  # calibrates on folds that it holds out
 
 # %%
-# ``target_prior`` is the mix to answer for: shares, a name, or a file of counts.
+# ``target_prior`` takes shares, a name, or a file of counts.
 accuracy = {
     name: np.mean(model.predict(X_test, target_prior=name) == y_test)
     for name in ("source", "uniform")
@@ -35,8 +35,8 @@ accuracy = {
 print({name: f"{value:.1%}" for name, value in accuracy.items()})
 
 # %%
-# If the mix is not known, it is estimated from unlabelled samples, and followed if
-# these support it. Here a place where nines are the most frequent:
+# If you do not know the target prior, estimate it from unlabelled samples. Here nines
+# are the most frequent:
 rng = np.random.default_rng(0)
 mix = counts[::-1] / counts.sum()
 new = rng.choice(len(y_test), size=400, p=mix[y_test] / mix[y_test].sum())

@@ -2,8 +2,8 @@
 A stream that drifts
 ====================
 
-The class mix changes over the day. An online estimate follows it batch by batch and
-forgets what is old; answers are re-targeted to it as it moves.
+The class distribution changes over the day. An online estimator follows it batch by
+batch and forgets old samples. Predictions are re-targeted to each new estimate.
 """
 
 import matplotlib.pyplot as plt
@@ -12,7 +12,7 @@ import torch
 import tailshift as ts
 
 # %%
-# Three clouds, and a model that is right for the mix of its training data.
+# Three clouds, and a model that is calibrated for its training data.
 p_s = ts.priors.from_counts([600, 300, 100])
 
 

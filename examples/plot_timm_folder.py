@@ -2,8 +2,8 @@
 A timm network on a folder
 ==========================
 
-Any network of timm, on a folder of images with one folder a class. The same by command:
-``tailshift train own_images --data folder:PATH --set model.name=timm:NAME``.
+Train any network of timm on a folder of images with one folder per class. The command
+for it is ``tailshift train own_images --data folder:PATH --set model.name=timm:NAME``.
 """
 
 import tempfile
@@ -16,7 +16,7 @@ from PIL import Image
 import tailshift as ts
 
 # %%
-# Stripes in three directions, 80, 40 and 20 of them: nothing has to be fetched.
+# Stripes in three directions, 80, 40 and 20 images: nothing has to be downloaded.
 folder = Path(tempfile.mkdtemp())
 rng = np.random.default_rng(0)
 row, column = np.mgrid[:32, :32]
@@ -34,8 +34,8 @@ for ax, count, name in zip(axes, [80, 40, 20], waves, strict=True):
     ax.axis("off")
 
 # %%
-# ``test_resnet`` is timm's smallest. On photos take ``timm:resnet50``, and leave
-# ``model.pretrained`` out to begin with its published weights.
+# ``test_resnet`` is the smallest network of timm. For photos use ``timm:resnet50``, and
+# omit ``model.pretrained`` to start from its published weights.
 config = ts.load_recipe(
     "own_images",
     [
@@ -50,7 +50,7 @@ config = ts.load_recipe(
 run = ts.train(config, output=folder / "run")
 
 # %%
-# The run keeps the logits of its test images, so that any mix is scored afterwards.
+# The run keeps the logits of its test images, so you can score any target afterwards.
 for record in ts.evaluate(run.predictions(), ["source", "uniform", "backward:10"]):
     if record.compensated:
         print(f"{record.target}: {record.accuracy:.1%} of {record.num_samples} images")
