@@ -1,5 +1,6 @@
 """Settings of the site; ``make docs`` builds it into ``build/docs``."""
 
+import json
 import os
 import sys
 from importlib import metadata
@@ -70,6 +71,7 @@ html_theme_options: dict[str, Any] = {
     "logo": {"text": "tailshift"},
     "navbar_align": "left",
     "show_toc_level": 1,
+    "header_links_before_dropdown": 7,
     "show_prev_next": False,
     "navigation_with_keys": False,
     "footer_start": [],
@@ -113,6 +115,7 @@ def _name_aliases(
 COPIES = {
     "results/README.md": "generated/runs.md",
     "CHANGELOG.md": "generated/changelog.md",
+    "CONTRIBUTING.md": "generated/contributing.md",
 }
 """Files outside of ``docs`` that the site has as pages."""
 
@@ -122,6 +125,42 @@ def _follow_link(app: Sphinx, name: str, source: list[str]) -> None:
     up = "../" * name.count("/")
     for file, page in COPIES.items():
         source[0] = source[0].replace(f"]({up}../{file}", f"]({up}{page}")
+
+
+def _load_excerpts(
+    app: Sphinx, page: str, template: str, context: Any, doctree: Any
+) -> None:
+    """Load the pages' text on the search page."""
+    if page == "search":
+        app.add_js_file("excerpts.js")
+
+
+EXCERPTS = """\
+// A page that is opened from disk cannot fetch others: take their text from here.
+const EXCERPTS = %s;
+if (location.protocol === "file:") {
+  const root = new URL("..", document.currentScript.src).href;
+  window.fetch = (url) => {
+    const page = new URL(url, location.href).href.slice(root.length).split(/[?#]/)[0];
+    const main = document.createElement("div");
+    main.setAttribute("role", "main");
+    main.textContent = EXCERPTS[decodeURI(page)] || "";
+    return Promise.resolve(new Response(main.outerHTML));
+  };
+}
+"""
+
+
+def _write_excerpts(app: Sphinx, error: Exception | None) -> None:
+    """Write the text of all pages, for the results of a search from disk."""
+    if error or app.builder.format != "html":
+        return
+    texts = {
+        f"{name}.html": " ".join(app.env.get_doctree(name).astext().split())
+        for name in sorted(app.env.found_docs)
+    }
+    path = Path(app.outdir) / "_static" / "excerpts.js"
+    path.write_text(EXCERPTS % json.dumps(texts), encoding="utf-8")
 
 
 def _write_reference(app: Sphinx) -> None:
@@ -141,3 +180,5 @@ def setup(app: Sphinx) -> None:
     GoogleDocstring._consume_inline_attribute = _whole_attribute  # type: ignore[method-assign] # no setting for it
     app.connect("autodoc-process-signature", _name_aliases)
     app.connect("source-read", _follow_link)
+    app.connect("html-page-context", _load_excerpts)
+    app.connect("build-finished", _write_excerpts)

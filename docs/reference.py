@@ -65,7 +65,8 @@ def pages() -> dict[str, str]:
         "settings.rst": _settings_page(),
         "references.rst": _reference_page(),
         "runs.md": (HERE.parent / "results" / "README.md").read_text(encoding="utf-8"),
-        "changelog.md": _changelog_page(),
+        "changelog.md": _copied("CHANGELOG.md"),
+        "contributing.md": _copied("CONTRIBUTING.md"),
     }
 
 
@@ -78,10 +79,11 @@ def write(folder: Path) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-def _changelog_page() -> str:
-    """Return the changelog, with links from the folder that its copy is in."""
-    text = (HERE.parent / "CHANGELOG.md").read_text(encoding="utf-8")
-    return text.replace("](docs/", "](../")
+def _copied(name: str) -> str:
+    """Return a page of the repository, with links from the folder of its copy."""
+    text = (HERE.parent / name).read_text(encoding="utf-8")
+    text = text.replace("](docs/", "](../").replace("](examples/", "](../../examples/")
+    return text.replace("](CONTRIBUTING.md", "](contributing.md")
 
 
 # --- API
@@ -257,12 +259,10 @@ def _command(name: str, command: Any) -> str:
 
 def settings() -> dict[str, dict[str, list[tuple[str, str, str, str]]]]:
     """Return name, type, default and description of each setting, by section."""
-    plain = {
-        f"{name}.*": {"": _fields(section, name)} for name, section in SECTIONS.items()
-    }
+    plain = {name: {"": _fields(section, name)} for name, section in SECTIONS.items()}
     by_name = {
-        "method.*": {n: _fields(METHODS.get(n), "method") for n in METHODS.names()},
-        "data.*": {n: _fields(DATASETS.get(n), "data") for n in DATASETS.names()},
+        "method": {n: _fields(METHODS.get(n), "method") for n in METHODS.names()},
+        "data": {n: _fields(DATASETS.get(n), "data") for n in DATASETS.names()},
     }
     return plain | by_name
 
@@ -324,6 +324,17 @@ def _field_comments(section: Any) -> dict[str, str]:
     return found
 
 
+SECTION_TITLES = {
+    "model": "Network (model)",
+    "optim": "Optimiser and learning rate (optim)",
+    "train": "Training (train)",
+    "eval": "Evaluation (eval)",
+    "method": "Settings of each method (method)",
+    "data": "Settings of each data set (data)",
+}
+"""Headings of the page, by section."""
+
+
 def _settings_page() -> str:
     """Return all settings of the configuration classes, a table per section."""
     lead = (
@@ -334,12 +345,12 @@ def _settings_page() -> str:
     )
     parts = [_title("Settings"), lead]
     for section, groups in settings().items():
-        parts.append(_title(section, "-"))
+        parts.append(_title(SECTION_TITLES.get(section, section), "-"))
         for name, rows in groups.items():
             if not rows:
                 continue
             if name:
-                parts.append(_title(f"{section.partition('.')[0]}: {name}", "~"))
+                parts.append(_title(f"{section}: {name}", "~"))
             parts.append(_settings_table(rows))
     return "".join(parts)
 
