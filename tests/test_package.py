@@ -236,7 +236,6 @@ def test_names__each_has_one_meaning() -> None:
 MAX_LINES = 450
 MAX_P90_LINES = 480  # on its way to 330; it only shrinks
 LONGER = {
-    "config.py": 630,
     "data/image_loader.py": 500,
     "estimators/evidence.py": 480,
     "paper/tune.py": 580,
