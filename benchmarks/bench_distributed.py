@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tailshift import load, load_recipe, priors, train
+from tailshift import load_run, load_recipe, priors, train
 from tailshift.losses import LADELoss, Processes
 
 NUM_SAMPLES = 256
@@ -43,7 +43,7 @@ def main() -> None:
         print(f"{'processes':>9}{'images/s':>10}")
         for world_size in (1, 2):
             start("train", world_size, folder)
-            metrics = load(Path(folder) / f"run-{world_size}").metrics
+            metrics = load_run(Path(folder) / f"run-{world_size}").metrics
             print(f"{world_size:>9}{metrics[-1]['images_per_second']:>10.0f}")
         start("reduce", 2, folder)
 

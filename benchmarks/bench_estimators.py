@@ -88,7 +88,7 @@ def measure_adapt(num_classes: int) -> Cost:
     n = priors.long_tailed_counts(1280, 256, num_classes)
     p_s = priors.from_counts(n)
     logits, labels = make_logits(NUM_ADAPTED, p_s, p_s)
-    held_out = Predictions(logits, labels, source_counts=n, trained_prior=p_s)
+    held_out = Predictions(logits, labels, source_counts=n, logit_prior=p_s)
     new, _ = make_logits(NUM_ADAPTED, p_s, p_s.flip(0))
     return measure(lambda: adapt(held_out, new))
 

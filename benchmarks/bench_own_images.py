@@ -104,7 +104,7 @@ def default(settings: list[str], folder: Path) -> Answers:
     def answers(target_prior: Tensor) -> Tensor:
         logits = ts.post_compensate(
             predictions.logits.double(),
-            trained_prior=predictions.trained_prior,
+            logit_prior=predictions.logit_prior,
             target_prior=target_prior,
         )
         return logits.argmax(dim=1)

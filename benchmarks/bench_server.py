@@ -78,7 +78,7 @@ def export(path: Path) -> None:
     entries = {
         "class_names": [f"class {c}" for c in range(100)],
         "source_prior": share,
-        "trained_prior": share,
+        "logit_prior": share,
         "target_prior": None,
         "image_size": SIZE,
         "in_channels": 3,

@@ -194,7 +194,7 @@ def run_draw(cell: Cell, draw: int, *, first_seed: int) -> dict[str, Any]:
     test = world.sample(q, NUM_TRUTH, rng)
     p_s = torch.from_numpy(world.source_prior)
     counts = (5000 * p_s).round().clamp_min(1).long()
-    held_out = Predictions(f_h, y_h, source_counts=counts, trained_prior=p_s)
+    held_out = Predictions(f_h, y_h, source_counts=counts, logit_prior=p_s)
     start = time.process_time()
     adaptation = adapt(held_out, f)
     middle = time.process_time()
@@ -245,8 +245,8 @@ def truth_of(
     """Return true accuracies of keeping, following and the decision, in percent."""
     f, y = test
     accuracy = partial(_accuracy, y=y)
-    kept = post_compensate(f.double(), trained_prior=p_s, target_prior=p_s)
-    oracle = post_compensate(f.double(), trained_prior=p_s, target_prior=q + 1e-12)
+    kept = post_compensate(f.double(), logit_prior=p_s, target_prior=p_s)
+    oracle = post_compensate(f.double(), logit_prior=p_s, target_prior=q + 1e-12)
     return {
         "kept": accuracy(kept),
         "followed": accuracy(adaptation.retarget_to_estimate(f)),

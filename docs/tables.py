@@ -572,7 +572,7 @@ def _mode_cells(file: str) -> tuple[torch.Tensor, list[str]]:
     f, y = kept.logits.float(), kept.labels  # (N, C), (N,)
     f = post_compensate(
         f,
-        trained_prior=kept.trained_prior,
+        logit_prior=kept.logit_prior,
         target_prior=priors.uniform(f.shape[1]),
     )
     correct = (f.argmax(1) == y).double()

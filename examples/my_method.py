@@ -82,6 +82,6 @@ class VectorScaling(Method):
         """Return the classifier on top of the backbone."""
         return LearntCosineHead(feature_dim, num_classes)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior that the logits carry; compensation takes it out again."""
         return priors.uniform(len(class_counts))

@@ -51,7 +51,7 @@ for k, (name, (images, labels)) in enumerate(places.items()):
     if not certificate.is_refused:
         log_p = ts.post_compensate(
             log_p,
-            trained_prior=certificate.source_prior.numpy(),
+            logit_prior=certificate.source_prior.numpy(),
             target_prior=certificate.target_prior.numpy(),
         )
         ax.plot(certificate.accuracy_interval, [k, k], color="C0", linewidth=6)

@@ -40,7 +40,7 @@ for ax, count, name in zip(axes, [30, 15, 10], sides, strict=True):
 
 # %%
 # The features of all images are in one folder. You can keep and share it.
-bank = ts.features(f"folder:{folder / 'images'}", "lite0", folder / "bank")
+bank = ts.extract_features(f"folder:{folder / 'images'}", "lite0", folder / "bank")
 print(f"{len(bank.data().train)} training images, {bank.facts.feature_dim} features")
 
 # %%

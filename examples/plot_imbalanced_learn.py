@@ -31,7 +31,7 @@ classifier = LogisticRegression().fit(X_even, y_even)
 p_even = ts.priors.from_labels(y_even, num_classes=2).numpy()
 p_s = ts.priors.from_labels(y_train, num_classes=2).numpy()
 sampled = classifier.predict_log_proba(X_test)
-undone = ts.post_compensate(sampled, trained_prior=p_even, target_prior=p_s)
+undone = ts.post_compensate(sampled, logit_prior=p_even, target_prior=p_s)
 probs = {"sampled": sampled, "undone": undone}
 probs = {
     name: np.exp(f - np.logaddexp.reduce(f, 1)[:, None]) for name, f in probs.items()

@@ -47,7 +47,7 @@ lade = fit(ts.LADELoss(p_s, alpha=0.1, lam=0.01))
 
 # %%
 # Accuracy of each class under the uniform prior.
-served = ts.PostCompensated(lade, trained_prior=uniform, target_prior=uniform)
+served = ts.PostCompensated(lade, logit_prior=uniform, target_prior=uniform)
 fig, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 for k, (name, model) in enumerate({"softmax": softmax, "LADE": served}.items()):
     right = model(x[test]).argmax(-1) == y[test]

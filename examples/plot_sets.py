@@ -26,7 +26,7 @@ def sample(prior, size, seed):
     return x @ centres + p_s.log().float(), y
 
 
-held_out = ts.Predictions(*sample(p_s, 4000, seed=0), trained_prior=p_s)
+held_out = ts.Predictions(*sample(p_s, 4000, seed=0), logit_prior=p_s)
 sets = ts.ConformalSets(0.9).fit(held_out)
 
 # %%

@@ -35,7 +35,7 @@ for t in range(100):
     share = 0.1 + 0.7 * torch.sin(torch.tensor(3.14 * t / 100)).item()
     p_t = torch.tensor([0.67 * (1 - share), 0.33 * (1 - share), share])
     batch, y = sample(p_t, 50, seed=1 + t)
-    answers = ts.post_compensate(batch, trained_prior=p_s, target_prior=prior)
+    answers = ts.post_compensate(batch, logit_prior=p_s, target_prior=prior)
     right["as trained"] += int((batch.argmax(1) == y).sum())
     right["followed"] += int((answers.argmax(1) == y).sum())
     prior = online.update(batch)  # for the next batch

@@ -11,7 +11,7 @@ import torch
 from result_tables import ROOT
 from torch import Tensor
 
-from tailshift import Predictions, carried_prior, priors
+from tailshift import Predictions, measure_logit_prior, priors
 from tailshift.estimators import declared_kappa
 from tailshift.metrics import accuracy
 
@@ -35,13 +35,13 @@ def split(predictions: Predictions, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 def row(predictions: Predictions, *, is_thinned: bool) -> str:
     """Return the cells of a line: κ declared, measured and best, and accuracies."""
-    f, y, p = predictions.logits.double(), predictions.labels, predictions.trained_prior
+    f, y, p = predictions.logits.double(), predictions.labels, predictions.logit_prior
     p_s = priors.from_counts(predictions.source_counts)
     counts = torch.full(p_s.shape, NUM_HELD_OUT)
     if is_thinned:
         counts = (NUM_HELD_OUT * p_s / p_s.max()).round().clamp_min(1)
     known, rest = split(predictions, counts)
-    found = carried_prior(f[known], y[known], p_s)
+    found = measure_logit_prior(f[known], y[known], p_s)
 
     def score(log_prior: Tensor) -> float:
         return 100 * accuracy((f - log_prior)[rest], y[rest])

@@ -124,7 +124,7 @@ def cifar(draws: int = 10) -> Iterator[Row]:
     for draw in range(draws):
         g = torch.Generator().manual_seed(draw)
         held_out, pool = estimation.split(y, counts, g)
-        known = Predictions(f[held_out], y[held_out], counts, kept.trained_prior)
+        known = Predictions(f[held_out], y[held_out], counts, kept.logit_prior)
         for target in estimation.TARGETS:
             n = estimation.target_counts(target, counts, g)
             chosen = torch.cat([own[:k] for own, k in zip(pool, n, strict=True)])
@@ -148,7 +148,7 @@ def row(
     """Return the figures of a certificate next to the truth, in percent."""
     low, high = found.accuracy_interval
     plain = post_compensate(
-        x, trained_prior=known.trained_prior, target_prior=found.target_prior
+        x, logit_prior=known.logit_prior, target_prior=found.target_prior
     )
     hits = known.logits.argmax(dim=1) == known.labels
     percent = {

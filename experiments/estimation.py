@@ -81,13 +81,13 @@ def measure(name: str, draw: int) -> Iterator[Row]:
     """Yield a row for each target and column of the table."""
     kept = Predictions.load(LOGITS / f"{RUNS[name]}.safetensors")
     f, y = kept.logits.float(), kept.labels
-    counts, trained = kept.source_counts, kept.trained_prior
+    counts, trained = kept.source_counts, kept.logit_prior
     p_s = priors.from_counts(counts)
     generator = torch.Generator().manual_seed(draw)
     held_out, pool = split(y, counts, generator)
     known = Predictions(f[held_out], y[held_out], counts, trained)
     fitted = {
-        column: estimator(trained_prior=trained, source_prior=p_s).fit(
+        column: estimator(logit_prior=trained, source_prior=p_s).fit(
             known.logits, known.labels
         )
         for column, estimator in ESTIMATORS.items()
@@ -107,7 +107,7 @@ def measure(name: str, draw: int) -> Iterator[Row]:
             "true prior": priors.from_counts(n),
         }
         rules = {
-            column: partial(post_compensate, trained_prior=trained, target_prior=q)
+            column: partial(post_compensate, logit_prior=trained, target_prior=q)
             for column, q in found.items()
         }
         rules |= {"estimate": adapted.retarget_to_estimate, "adapt": adapted.retarget}

@@ -45,9 +45,7 @@ def halves(predictions: Predictions) -> tuple[Predictions, Predictions]:
     """Return every other image of each class, and the rest, with uniform logits."""
     f, y = predictions.logits.float(), predictions.labels
     uniform = priors.uniform(f.shape[1])
-    f = post_compensate(
-        f, trained_prior=predictions.trained_prior, target_prior=uniform
-    )
+    f = post_compensate(f, logit_prior=predictions.logit_prior, target_prior=uniform)
     order = torch.argsort(y, stable=True)
     return tuple(
         Predictions(f[part], y[part], predictions.source_counts, uniform)
@@ -91,7 +89,7 @@ def rows(path: Path) -> Iterator[dict[str, str]]:
     first, second = halves(predictions)
     measured: dict[Case, list[dict[str, float]]] = defaultdict(list)
     for labelled, test in ((first, second), (second, first)):
-        for case, own in measure(labelled, test, predictions.trained_prior):
+        for case, own in measure(labelled, test, predictions.logit_prior):
             measured[case].append(own)
     run, _, seed = path.stem.rpartition("-seed")
     for case, both in measured.items():

@@ -71,7 +71,7 @@ class Source(NamedTuple):
 
     held_out: Tensor
     labels: Tensor
-    trained_prior: Tensor
+    logit_prior: Tensor
     source_prior: Tensor
     draw: Callable[[str, int, torch.Generator], "Target"]
 
@@ -99,7 +99,7 @@ def cifar(name: str, generator: torch.Generator) -> Source:
         return Target(f[chosen[:num_samples]], f[chosen], y[chosen], prior)
 
     p_s = priors.from_counts(counts)
-    return Source(f[held_out], y[held_out], known.trained_prior, p_s, draw)
+    return Source(f[held_out], y[held_out], known.logit_prior, p_s, draw)
 
 
 def mixture(name: str, generator: torch.Generator) -> Source:
@@ -173,7 +173,7 @@ def tailshift_estimator(kind: type[EMEstimator | MAPEstimator], by: Any) -> Any:
 
     def fit(source: Source) -> Estimate:
         estimator = kind(
-            trained_prior=source.trained_prior,
+            logit_prior=source.logit_prior,
             source_prior=source.source_prior,
             calibrator=copy.deepcopy(by),
         )
@@ -186,7 +186,7 @@ def tailshift_estimator(kind: type[EMEstimator | MAPEstimator], by: Any) -> Any:
 def unlabelled_folds(source: Source) -> Estimate:
     """Return MAP with the strength cross-validated on the unlabelled samples alone."""
     estimator = MAPEstimator(
-        trained_prior=source.trained_prior, source_prior=source.source_prior
+        logit_prior=source.logit_prior, source_prior=source.source_prior
     ).fit(source.held_out, source.labels)
 
     def estimate(logits: Tensor) -> Tensor:
@@ -220,7 +220,7 @@ def quapy_method(name: str, source: Source, **settings: Any) -> Estimate:
 
     homes = {"BayesianMAPLS": _bayesian, "LEIP": _liep, "RLLS": aggregative}
     ours = EMEstimator(
-        trained_prior=source.trained_prior, source_prior=source.source_prior
+        logit_prior=source.logit_prior, source_prior=source.source_prior
     ).fit(source.held_out, source.labels)
     p, y = ours.posterior(source.held_out).numpy(), source.labels.numpy()
     if name == "MAPLS":  # where BayesianMAPLS starts: the published point estimate
@@ -238,7 +238,7 @@ def mlquantify_method(name: str, source: Source) -> Estimate:
 
     by = None if name == "EMQ" else "bcts"
     ours = EMEstimator(
-        trained_prior=source.trained_prior,
+        logit_prior=source.logit_prior,
         source_prior=source.source_prior,
         calibrator=by,
     ).fit(source.held_out, source.labels)
@@ -280,7 +280,7 @@ METHODS: dict[str, Callable[[Source], Estimate]] = {
 def accuracy(target: Target, source: Source, prior: Tensor) -> float:
     """Return the accuracy after re-targeting to a prior, in percent."""
     answer = post_compensate(
-        target.scored, trained_prior=source.trained_prior, target_prior=prior
+        target.scored, logit_prior=source.logit_prior, target_prior=prior
     )
     return 100 * (answer.argmax(1) == target.labels).double().mean().item()
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rescore import config_of
 
-from tailshift import load, load_recipe
+from tailshift import load_run, load_recipe
 from tailshift.evaluation.results import (
     add_results,
     keep_logits,
@@ -35,7 +35,7 @@ def main() -> None:
 
     def collect(job: Job, failure: Failure | None) -> None:
         if failure is None:
-            run = load(job.directory)
+            run = load_run(job.directory)
             add_results(options.results, result_rows(run))
             if options.logits is not None:
                 keep_logits(run, options.logits)
@@ -97,7 +97,7 @@ def queued_jobs(queue: Path, runs: Path) -> Iterator[Job]:
 
 def is_finished(job: Job) -> bool:
     """Return whether a run was trained to its end."""
-    return (job.directory / CONFIG).is_file() and load(job.directory).is_finished
+    return (job.directory / CONFIG).is_file() and load_run(job.directory).is_finished
 
 
 if __name__ == "__main__":

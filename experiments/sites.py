@@ -82,7 +82,7 @@ def split(p: Predictions, held_out: str, draw: int) -> tuple[Predictions, Tensor
         target.append(own[half:])
     chosen = torch.cat(known)
     return (
-        Predictions(p.logits[chosen], p.labels[chosen], n, p.trained_prior),
+        Predictions(p.logits[chosen], p.labels[chosen], n, p.logit_prior),
         torch.cat(target),
     )
 
@@ -92,7 +92,7 @@ def ignoring(held_out: Predictions, x: Tensor, p_s: Tensor) -> Tensor:
 
     def scores(f: Tensor) -> Tensor:
         g = ts.post_compensate(
-            f.double(), trained_prior=held_out.trained_prior, target_prior=p_s
+            f.double(), logit_prior=held_out.logit_prior, target_prior=p_s
         )
         return set_scores(g.softmax(dim=1), g.argmax(dim=1))
 
@@ -121,7 +121,7 @@ def measure_sets(
         q = exact_prior(goal, p.source_counts, per_class)
         w = (q / per_class)[y]
         answer = ts.post_compensate(
-            x.double(), trained_prior=p.trained_prior, target_prior=q
+            x.double(), logit_prior=p.logit_prior, target_prior=q
         ).argmax(dim=1)
         found = {
             "first answer": torch.nn.functional.one_hot(answer, p.num_classes).bool(),
@@ -154,12 +154,12 @@ def measure_sites(
     torch.manual_seed(draw)
     parent = exact_prior(PARENT, p.source_counts, 1)
     truth = torch.distributions.Dirichlet(strength * parent).sample((NUM_SITES,))
-    em = ts.EMEstimator(trained_prior=p.trained_prior, source_prior=p_s)
+    em = ts.EMEstimator(logit_prior=p.logit_prior, source_prior=p_s)
     em.fit(known.logits, known.labels)
     labels = p.labels[target]
     names = [f"site {k}" for k in range(NUM_SITES)]
     books = {
-        kind: ts.PriorBook(range_names(num_classes), p_s)
+        kind: ts.SitePriors(range_names(num_classes), p_s)
         for kind in ("labels", "logits")
     }
     own = {kind: torch.zeros(NUM_SITES, num_classes).double() for kind in books}
@@ -204,7 +204,7 @@ def scorer(p: Predictions, target: Tensor) -> Callable[[Tensor, Tensor], float]:
     labels = p.labels[target]
     some = torch.cat([(labels == c).nonzero()[:25, 0] for c in range(p.num_classes)])
     f, y = p.logits[target[some]].float(), labels[some]
-    f = f - p.trained_prior.log().float()
+    f = f - p.logit_prior.log().float()
     n = torch.bincount(y)
 
     def score(mixes: Tensor, truth: Tensor) -> float:

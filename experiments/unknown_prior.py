@@ -62,7 +62,7 @@ def score(run: Run, target: str) -> dict[str, str | int]:
     }
     row: dict[str, str | int] = {"held_out": len(known.labels), "num_samples": len(y)}
     for column, prior in answered.items():
-        logits = post_compensate(f, trained_prior=run.trained_prior, target_prior=prior)
+        logits = post_compensate(f, logit_prior=run.logit_prior, target_prior=prior)
         row[column] = f"{100 * (logits.argmax(1) == y).double().mean():.2f}"
     return row
 

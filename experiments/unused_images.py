@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from result_tables import ROOT, read_rows, write_rows
 
-from tailshift import Predictions, Run, evaluate, load
+from tailshift import Predictions, Run, evaluate, load_run
 from tailshift.data import Split
 from tailshift.data.cifar import CIFARLT
 from tailshift.evaluation.results import result_rows
@@ -50,9 +50,7 @@ def score(run: Run, split: Split) -> float:
     loader = split.loader(batch_size=500, training=False)
     f = torch.cat([run.model(batch.images) for batch in loader.epoch(0)])
     f = run.config.method.log_posteriors(f)  # (N, C)
-    return validation_score(
-        Predictions(f, split.labels, trained_prior=run.trained_prior)
-    )
+    return validation_score(Predictions(f, split.labels, logit_prior=run.logit_prior))
 
 
 def row(run: Run, root: Path) -> dict[str, str]:
@@ -78,7 +76,7 @@ def main() -> None:
     root, *directories = map(Path, sys.argv[1:])
     rows = read_rows(RESULTS)
     for directory in directories:
-        new = row(load(directory), root)
+        new = row(load_run(directory), root)
         rows = [old for old in rows if old["command"] != new["command"]] + [new]
         sys.stdout.write(f"{new['command']}: {new['unused']}, test {new['test']}\n")
     write_rows(RESULTS, rows)

@@ -70,7 +70,7 @@ def test_recipe__trains_and_is_evaluated(
     assert result.out.startswith("LADE: ")
     last = f" compensated on the uniform test set ({2 * len(COUNTS)} images)\nrun\n"
     assert result.out.endswith(last)
-    run = ts.load("run")
+    run = ts.load_run("run")
     assert run.is_finished
     assert run.config.recipe == RECIPES[name]
     assert run.source_counts.tolist() == list(COUNTS)

@@ -89,14 +89,14 @@ FORMS = {
     "pandas, nullable": _nullable,
 }
 DOORS = {
-    "Predictions": lambda f, y, p: ts.Predictions(f, y, trained_prior=p).logits,
+    "Predictions": lambda f, y, p: ts.Predictions(f, y, logit_prior=p).logits,
     "from_labels": lambda f, y, p: ts.priors.from_labels(y, 3),
     "from_counts": lambda f, y, p: ts.priors.from_counts(y),
     "as_prior": lambda f, y, p: ts.priors.as_prior(p),
     "accuracy": lambda f, y, p: metrics.accuracy(f, y, sample_weights=y),
     "nll": lambda f, y, p: metrics.negative_log_likelihood(f, y),
     "calibrator": lambda f, y, p: TemperatureScaling().fit(f, y).transform(f),
-    "estimator": lambda f, y, p: EMEstimator(trained_prior=p).fit(f, y).estimate(f),
+    "estimator": lambda f, y, p: EMEstimator(logit_prior=p).fit(f, y).estimate(f),
     "shift_test": lambda f, y, p: shift_test(f, f, p).p_value,
     "adapt": lambda f, y, p: ts.adapt(ts.Predictions(f, y), f).target_prior,
     "lade": lambda f, y, p: LADELoss(p, alpha=0.1, lam=0.01, class_weights=p)(
@@ -117,7 +117,7 @@ def test_door__takes_arrays_as_people_have_them(door, form):
 @pytest.mark.parametrize("form", ["reversed", "big-endian", "read-only", "strided"])
 def test_post_compensate__takes_arrays_as_people_have_them(form):
     prior = FORMS[form](PRIOR)
-    given = {"trained_prior": prior, "target_prior": prior[::-1]}
+    given = {"logit_prior": prior, "target_prior": prior[::-1]}
     found = ts.post_compensate(FORMS[form](SCORES), **given)
     np.testing.assert_array_equal(found, ts.post_compensate(SCORES, **given))
 
@@ -128,7 +128,8 @@ def test_feature_bank__takes_arrays_as_people_have_them(form, tmp_path):
     np.save(path, x)
     given = np.load(path, mmap_mode="r") if form not in FORMS else FORMS[form](x)
     labels = FORMS.get(form, np.asarray)(LABELS)
-    bank = ts.FeatureBank.from_arrays(tmp_path, train=(given, labels), test=(x, LABELS))
+    splits = {"train": (given, labels), "test": (x, LABELS)}
+    bank = ts.FeatureCache.from_arrays(tmp_path, **splits)
     train = bank.split("train")
     np.testing.assert_array_equal(train.features[0], x)
     np.testing.assert_array_equal(train.labels, LABELS)
@@ -136,7 +137,7 @@ def test_feature_bank__takes_arrays_as_people_have_them(form, tmp_path):
 
 def test_feature_bank__takes_tensors_that_have_a_gradient(tmp_path):
     x = torch.from_numpy(SCORES).requires_grad_()
-    bank = ts.FeatureBank.from_arrays(tmp_path, train=(x, LABELS), test=(x, LABELS))
+    bank = ts.FeatureCache.from_arrays(tmp_path, train=(x, LABELS), test=(x, LABELS))
     assert torch.equal(bank.split("test").features[0], x.detach().float())
 
 
@@ -184,7 +185,7 @@ def test_door__refuses_probabilities_as_logits(door, dtype):
 
 
 PROBS = torch.from_numpy(SCORES).softmax(dim=1)
-PRIORS = {"trained_prior": PRIOR, "target_prior": PRIOR}
+PRIORS = {"logit_prior": PRIOR, "target_prior": PRIOR}
 
 
 UNLABELLED = {

@@ -127,7 +127,7 @@ def test_train__evaluate__report(tailshift: Command, tmp_path: Path) -> None:
     lines = result.out.splitlines()
     assert lines[1::2] == runs
     assert all(line.startswith("LADE: ") for line in lines[::2])
-    assert [ts.load(tmp_path / run).config.seed for run in runs] == [0, 1]
+    assert [ts.load_run(tmp_path / run).config.seed for run in runs] == [0, 1]
     assert tailshift("train", "digits_lt", "--output", "softmax", *TINY).code == 0
 
     result = tailshift(
@@ -192,7 +192,7 @@ def _uneven_file(path: Path) -> ts.Predictions:
         torch.randn(len(labels), 4) + 2 * torch.eye(4)[labels],
         labels,
         source_counts=counts,
-        trained_prior=counts / counts.sum(),
+        logit_prior=counts / counts.sum(),
         class_names=("kea", "kiwi", "tui", "weka"),
     )
     predictions.save(path)
@@ -289,26 +289,27 @@ def test_evaluate__random_test_sets(tailshift: Command, digits_run: ts.Run) -> N
 def test_train__seeds_below_an_output_folder(tailshift: Command) -> None:
     result = tailshift("train", "digits_lt", "--seeds", "3", "--output", "a b", *TINY)
     assert result.code == 0
-    assert ts.load("a b/softmax-seed3").is_finished
+    assert ts.load_run("a b/softmax-seed3").is_finished
 
 
 def test_train__force_and_resume(tailshift: Command) -> None:
     assert tailshift("train", "digits_lt", "--output", "run", *TINY).code == 0
-    first = ts.load("run").environment["started"]
+    first = ts.load_run("run").environment["started"]
     assert tailshift("train", "--resume", "--output", "run").code == 0
-    assert ts.load("run").environment["started"] == first
+    assert ts.load_run("run").environment["started"] == first
     again = ("train", "digits_lt", "--output", "run", "--force", *TINY)
     assert tailshift(*again, "--seeds", "1").code == 0
     assert tailshift(*again, "--set", "seed=5").code == 0
-    assert ts.load("run").config.seed == 5
-    assert ts.load("run/softmax-seed1").config.seed == 1
+    assert ts.load_run("run").config.seed == 5
+    assert ts.load_run("run/softmax-seed1").config.seed == 1
 
 
 def test_demo__prints_table_and_path_last(
     tailshift: Command, run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def short_demo(output: Path, **settings: object) -> tuple[list[Summary], Path]:
-        return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
+        runs = [report_run(ts.load_run(run_copy))]
+        return summarise_runs(runs), output / "report.html"
 
     monkeypatch.setattr("tailshift.demo.run_demo", short_demo)
     for arguments, folder in ((), "runs/demo-1"), (("--output", "mine"), "mine"):
@@ -330,7 +331,8 @@ def test_demo__all_methods(
 
     def short_demo(output: Path, **settings: object) -> tuple[list[Summary], Path]:
         asked.update(settings)
-        return summarise_runs([report_run(ts.load(run_copy))]), output / "report.html"
+        runs = [report_run(ts.load_run(run_copy))]
+        return summarise_runs(runs), output / "report.html"
 
     monkeypatch.setattr("tailshift.demo.run_demo", short_demo)
     monkeypatch.setattr("tailshift.demo.why_not_helped", lambda _: sentences)
@@ -355,7 +357,7 @@ def test_train__from_a_finished_run(tailshift: Command) -> None:
             *(*short, "--output", folder),
         )
         assert (result.code, result.complaints) == (0, [])
-        run = ts.load(folder)
+        run = ts.load_run(folder)
         assert run.config.train.start_from == source
         assert run.metrics == []  # nothing was left to train
     result = tailshift("train", "digits_lt", "--from", "1.5", *short)
@@ -394,7 +396,7 @@ def test_interrupt__leaves_a_usable_run(tmp_path: Path, tailshift: Command) -> N
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert {line.split()[0] for line in err.splitlines()} <= TOLD
-    run = ts.load(tmp_path / "my run")
+    run = ts.load_run(tmp_path / "my run")
     done = run.facts.epochs_done
     assert run.facts.state == "interrupted"
     assert 1 <= done == len(run.metrics) < 12
@@ -412,7 +414,7 @@ def test_interrupt__leaves_a_usable_run(tmp_path: Path, tailshift: Command) -> N
 
     result = tailshift("train", "--resume", "--output", "my run")
     assert (result.code, result.complaints) == (0, [])
-    run = ts.load(tmp_path / "my run")
+    run = ts.load_run(tmp_path / "my run")
     assert run.is_finished
     assert [record["epoch"] for record in run.metrics] == list(range(1, 13))
     assert tailshift("report", "my run", "-o", "out").err == ""
@@ -582,7 +584,7 @@ def test_train__resume_before_training_began(
         if path.is_file() and path.name != "config.json":
             path.unlink()
     assert tailshift("train", "--resume", "--output", "run").code == 0
-    assert ts.load(run_copy).is_finished
+    assert ts.load_run(run_copy).is_finished
 
 
 @pytest.mark.parametrize(
@@ -607,7 +609,7 @@ def test_train__resume_puts_strange_metrics_right(
     before = path.read_text()
     path.write_text(f"{line}\n{line}\n")
     with pytest.raises(ValueError, match="line 1") as error:
-        _ = ts.load("run").metrics
+        _ = ts.load_run("run").metrics
     assert str(error.value) == (
         f"run/metrics.jsonl is damaged: in line 1 {fault}. Train the run again with "
         "--force."
@@ -685,7 +687,7 @@ def test_evaluate__runs_that_cannot_be_averaged(
 def test_evaluate__bad_target(tailshift: Command, run_copy: Path, target: str) -> None:
     """The sentences themselves are tested where targets are."""
     with pytest.raises((ValueError, FileNotFoundError)) as error:
-        ts.evaluate(ts.load(run_copy).predictions(), [target])
+        ts.evaluate(ts.load_run(run_copy).predictions(), [target])
     assert tailshift("evaluate", "run", "--target", target) == (
         2,
         "",
@@ -758,7 +760,7 @@ def test_error__what_should_never_happen_is_one_line(
     def fail(*arguments: object) -> None:
         raise RuntimeError("shape (3,)\n  does not fit\x1b[31m")
 
-    monkeypatch.setattr("tailshift.runs.run.load", fail)
+    monkeypatch.setattr("tailshift.runs.run.load_run", fail)
     result = tailshift("evaluate", "run")
     assert (result.code, result.out) == (1, "")
     assert re.fullmatch(

@@ -49,7 +49,7 @@ def test_features__bank_serves_every_command(tailshift: Command, photos: str) ->
     )
     result = tailshift("train", "--features", "bank", "--output", "run")
     assert (result.code, result.complaints) == (0, [])
-    run = ts.load("run")
+    run = ts.load_run("run")
     assert (run.config.method_name, run.class_names) == ("lade", tuple(COUNTS))
     for command in (
         ("train", "--features", "bank", "--output", "run", "--resume"),
@@ -98,7 +98,7 @@ def test_train__network_makes_the_bank_once(
         0,
         ["features: 30 images go through the network once"],  # for both
     )
-    run = ts.load("runs/own_images/balanced_softmax-seed1")
+    run = ts.load_run("runs/own_images/balanced_softmax-seed1")
     assert run.config.model.image_size == 128
     assert len(list((tmp_path / "cache/tailshift/features").iterdir())) == 1
     assert tailshift("predict", run.directory, "photos/cat").code == 0
@@ -120,13 +120,13 @@ def test_features__of_numpy_files(tailshift: Command) -> None:
     np.save("y.npy", y)
     again = tailshift("features", "npy:x.npy", "--labels", "y.npy", "-o", "other")
     assert again.code == 0
-    one, other = (ts.FeatureBank.load(name).facts for name in ("bank", "other"))
+    one, other = (ts.FeatureCache.load(name).facts for name in ("bank", "other"))
     assert one == other
 
 
 def test_report__of_features_made_elsewhere_has_samples(tailshift: Command) -> None:
     x, y = np.random.default_rng(0).normal(size=(30, 5)), np.arange(30) % 3
-    ts.FeatureBank.from_arrays("bank", train=(x + y[:, None], y))
+    ts.FeatureCache.from_arrays("bank", train=(x + y[:, None], y))
     tailshift("train", "--features", "bank", "--output", "run")
     assert tailshift("report", "run", "-o", "out").code == 0
     page = Path("out/report.html").read_text(encoding="utf-8")

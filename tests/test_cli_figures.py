@@ -34,7 +34,7 @@ def _save(path: str, **fields: object) -> None:
 def _keep(folder: str, *recipes: str) -> None:
     """Keep logits under the names of recipes."""
     Path(folder).mkdir()
-    _save("any.npz", source_counts=COUNTS, trained_prior=COUNTS / 538)
+    _save("any.npz", source_counts=COUNTS, logit_prior=COUNTS / 538)
     for recipe in recipes:
         path = Path(folder) / f"cifar100_lt_ir100_{recipe}.safetensors"
         ts.Predictions.load("any.npz").save(path)
@@ -48,7 +48,7 @@ def test_help__ends_with_an_example(tailshift: Command) -> None:
 
 
 def test_figures__of_logits(tailshift: Command) -> None:
-    _save("a.npz", source_counts=COUNTS, trained_prior=COUNTS / 538)
+    _save("a.npz", source_counts=COUNTS, logit_prior=COUNTS / 538)
     result = tailshift("figures", "My model=a.npz", "-o", "out")
     names = [f"out/{name}.{kind}" for name in NAMES for kind in ("svg", "png")]
     assert (result.code, result.err) == (0, "")
@@ -109,7 +109,7 @@ def test_figures__of_runs_with_several_alphas(
 def test_figures__refuses_with_a_sentence(
     tailshift: Command, arguments: tuple[str, ...], message: str
 ) -> None:
-    _save("a.npz", source_counts=COUNTS, trained_prior=COUNTS / 538)
+    _save("a.npz", source_counts=COUNTS, logit_prior=COUNTS / 538)
     result = tailshift("figures", *arguments, "-o", "out")
     assert (result.code, result.err) == (2, f"error: {message}\n")
     assert not Path("out").exists()

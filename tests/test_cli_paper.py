@@ -204,7 +204,7 @@ def test_reproduce__prints_commands_for_what_is_missing(tailshift: Command) -> N
     assert resumed == f"tailshift train --resume --output {folder}{ending}"
     assert same == [f"{line}{ending}" for line in others]
     assert tailshift(*shlex.split(first.replace(folder, "run"))[1:]).code == 0
-    assert flat_settings(ts.load("run").config) == flat_settings(job.config)
+    assert flat_settings(ts.load_run("run").config) == flat_settings(job.config)
 
 
 def test_reproduce__trains_what_is_missing(tailshift: Command) -> None:
@@ -221,7 +221,7 @@ def test_reproduce__trains_what_is_missing(tailshift: Command) -> None:
         f"training {recipe} with seed 0 ({number} of 3)"
         for number, recipe in enumerate(recipes, start=1)
     ]
-    assert all(ts.load(run).is_finished for run in Path("mine").glob("*/*"))
+    assert all(ts.load_run(run).is_finished for run in Path("mine").glob("*/*"))
     again = tailshift(*command)
     assert again.out == result.out.removeprefix("\n".join(announced) + "\n")
     assert "70.0" in again.out  # the paper's LADE
@@ -271,7 +271,7 @@ def test_tune__two_by_one(tailshift: Command) -> None:
     assert (result.code, result.err) == (0, "")
     lines = result.out.splitlines()
     assert sum(line.startswith("training α = ") for line in lines) == 2
-    run = ts.load(lines[-1])
+    run = ts.load_run(lines[-1])
     assert run.is_finished
     assert run.directory.parent == Path("search/trials")
     with Path("search/tuning.csv").open(encoding="utf-8") as file:

@@ -33,11 +33,11 @@ def test_train__preempted_ends_with_75_and_resumes(
     assert result.err.splitlines()[-1] == (
         "pre-empted and saved; resume with tailshift train --resume --output run"
     )
-    assert not ts.load("run").is_finished
+    assert not ts.load_run("run").is_finished
     result = tailshift("train", "--resume", "--output", "run", "--detect-anomaly")
     assert result.code == 0
-    assert ts.load("run").is_finished
-    assert not ts.load("run").config.train.detect_anomaly  # as it was begun
+    assert ts.load_run("run").is_finished
+    assert not ts.load_run("run").config.train.detect_anomaly  # as it was begun
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_train__a_late_signal_ends_all_seeds(
     assert "Traceback" not in done.stderr
     runs = tmp_path / "runs"
     assert [path.name for path in runs.iterdir()] == ["softmax-seed0"]
-    run = ts.load(runs / "softmax-seed0")
+    run = ts.load_run(runs / "softmax-seed0")
     assert (run.is_finished, len(run.metrics)) == (is_finished, 2)
     assert ts.train(run.config, output=run.directory, resume=True).is_finished
 

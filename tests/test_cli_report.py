@@ -30,7 +30,7 @@ def _rows(table: str) -> list[list[str]]:
 def test_report__of_logits_with_their_priors(tailshift: Command) -> None:
     prior = COUNTS / COUNTS.sum()
     names = np.array(["<script>", "b", "c", "d"])
-    known = {"source_counts": COUNTS, "trained_prior": prior, "class_names": names}
+    known = {"source_counts": COUNTS, "logit_prior": prior, "class_names": names}
     _save("a.npz", 0, **known)
     _save("b.npz", 1, **known)
     result = tailshift("report", "My model=a.npz", "b.npz", "-o", "out")
@@ -51,7 +51,7 @@ def test_report__of_logits_without_priors(tailshift: Command) -> None:
         0,
         "out/report.html\n",
         "note: a.npz does not say which prior its logits carry, so only raw results "
-        "are shown. Name it with --trained-prior.\n",
+        "are shown. Name it with --logit-prior.\n",
     )
     [row] = _rows("out/table.csv")
     assert row[:2] == ["a", "as_is"]
@@ -59,16 +59,16 @@ def test_report__of_logits_without_priors(tailshift: Command) -> None:
     assert ("The prior of the logits is unknown, so no result is re-targeted.") in page
 
 
-def test_report__trained_prior_by_name(tailshift: Command) -> None:
+def test_report__logit_prior_by_name(tailshift: Command) -> None:
     _save("a.npz", source_counts=COUNTS)
-    options = ("a.npz", "--trained-prior", "source", "-o", "out")
+    options = ("a.npz", "--logit-prior", "source", "-o", "out")
     assert tailshift("report", *options).err == ""
     [uniform] = [row for row in _rows("out/table.csv") if row[1] == "uniform"]
     assert float(uniform[4]) > float(uniform[2])
 
 
 def test_report__old_option_for_files_still_works(tailshift: Command) -> None:
-    _save("a.npz", source_counts=COUNTS, trained_prior=COUNTS / COUNTS.sum())
+    _save("a.npz", source_counts=COUNTS, logit_prior=COUNTS / COUNTS.sum())
     assert tailshift("report", "--logits", "a.npz", "-o", "out") == (
         0,
         "out/report.html\n",
@@ -84,7 +84,7 @@ def test_report__old_option_for_files_still_works(tailshift: Command) -> None:
 def test_report__of_probs_with_a_prior_and_no_counts(tailshift: Command) -> None:
     probs = np.full((NUM_CLASSES, NUM_CLASSES), 0.1) + 0.6 * np.eye(NUM_CLASSES)
     prior = np.full(NUM_CLASSES, 0.25)
-    np.savez("a.npz", probs=probs, labels=np.arange(4), trained_prior=prior)
+    np.savez("a.npz", probs=probs, labels=np.arange(4), logit_prior=prior)
     assert tailshift("report", "a.npz", "-o", "out").err == ""
     [row] = _rows("out/table.csv")
     assert row[:6] == ["a", "uniform", "100.00", "0.00", "100.00", "0.00"]
@@ -105,8 +105,8 @@ def test_report__of_probs_with_a_prior_and_no_counts(tailshift: Command) -> None
             "Give one of them another method name.",
         ),
         (
-            ["a.npz", "--trained-prior", "source"],
-            "`trained_prior` 'source' is the prior of the training set, but "
+            ["a.npz", "--logit-prior", "source"],
+            "`logit_prior` 'source' is the prior of the training set, but "
             "a.npz holds no `source_counts`. Add them to the file.",
         ),
     ],

@@ -217,7 +217,7 @@ def test_predict__from_python_as_from_the_command_line(
         (("--adapt",), {"adapt": True}),
     ):
         printed = tailshift("predict", run, photos, *options)
-        answers = ts.predict(ts.load(run), photos, **settings)
+        answers = ts.predict(ts.load_run(run), photos, **settings)
         answers.save("answers.csv")
         assert Path("answers.csv").read_text() == printed.out
         assert list(answers.broken) == [str(photos / "a.png")]
@@ -230,9 +230,9 @@ def test_predict__from_python_as_from_the_command_line(
 
 
 @pytest.fixture
-def book(run: Path, tmp_path: Path) -> ts.PriorBook:
+def book(run: Path, tmp_path: Path) -> ts.SitePriors:
     """Write a book of two sites: many zeros in the east, many nines in the west."""
-    book = ts.PriorBook(ts.load(run).class_names, ts.load(run).source_prior)
+    book = ts.SitePriors(ts.load_run(run).class_names, ts.load_run(run).source_prior)
     book.add("east", counts=[9000, *[10] * 9])
     book.add("west", counts=[*[10] * 9, 9000])
     book.save(tmp_path / "book.json")
@@ -240,7 +240,7 @@ def book(run: Path, tmp_path: Path) -> ts.PriorBook:
 
 
 def test_predict__answers_for_a_site(
-    tailshift: Command, run: Path, photos: Path, book: ts.PriorBook
+    tailshift: Command, run: Path, photos: Path, book: ts.SitePriors
 ) -> None:
     words = ("predict", run, photos, "--book", "book.json")
     printed = tailshift(*words, "--site", "west")
@@ -255,7 +255,7 @@ def test_predict__answers_for_a_site(
 
 
 def test_predict__each_image_for_its_own_site(
-    tailshift: Command, run: Path, photos: Path, book: ts.PriorBook
+    tailshift: Command, run: Path, photos: Path, book: ts.SitePriors
 ) -> None:
     names = sorted(path.name for path in photos.iterdir())
     where = {
@@ -305,7 +305,7 @@ def test_predict__sites_that_cannot_be(
     tailshift: Command,
     run: Path,
     photos: Path,
-    book: ts.PriorBook,
+    book: ts.SitePriors,
 ) -> None:
     Path("sites.csv").write_text(text)
     words = ("predict", run, photos / "0-0.png", "--book", "book.json")
@@ -314,7 +314,7 @@ def test_predict__sites_that_cannot_be(
 
 
 def test_predict__one_class_mix_at_a_time(
-    tailshift: Command, run: Path, photos: Path, book: ts.PriorBook
+    tailshift: Command, run: Path, photos: Path, book: ts.SitePriors
 ) -> None:
     def told(*options: str) -> str:
         result: str = tailshift("predict", run, photos, *options).err
@@ -330,7 +330,7 @@ def test_predict__one_class_mix_at_a_time(
         "error: `book` needs a site (`site`) or the site of each image (`sites`), but "
         "there is none.\n"
     )
-    other = ts.PriorBook(["kea", "kiwi"], [0.5, 0.5])
+    other = ts.SitePriors(["kea", "kiwi"], [0.5, 0.5])
     other.add("east")
     with pytest.raises(ValueError, match="`book` must") as error:
         ts.predict(run, photos, site="east", book=other)
@@ -382,8 +382,8 @@ def test_estimate__from_python_as_from_the_command_line(
     assert report.adaptation.reason in printed.out
     report.save_prior("python.csv")
     assert Path("python.csv").read_text() == Path("mix.csv").read_text()
-    logits = image_logits(ts.load(run), image_paths(photos)).logits
-    by_logits = ts.estimate(ts.load(run).predictions("val"), logits)
+    logits = image_logits(ts.load_run(run), image_paths(photos)).logits
+    by_logits = ts.estimate(ts.load_run(run).predictions("val"), logits)
     assert torch.equal(
         by_logits.adaptation.target_prior, report.adaptation.target_prior
     )
@@ -553,7 +553,7 @@ def test_export__from_python(run: Path, tmp_path: Path) -> None:
     assert written[tmp_path / "m.onnx"] < 1e-4
     session = runtime.InferenceSession(tmp_path / "m.onnx")
     kept = session.get_modelmeta().custom_metadata_map["target_prior"]
-    expected = ts.load(run).target_prior("backward:10")
+    expected = ts.load_run(run).target_prior("backward:10")
     np.testing.assert_allclose(json.loads(kept), expected)
 
 

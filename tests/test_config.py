@@ -270,7 +270,7 @@ def test_run_config__softmax_carries_what_the_sampler_serves(
         ("class_balanced", [1 / 3, 1 / 3, 1 / 3]),
     ):
         config = tiny_config(f"train.sampler={sampler}")
-        assert config.trained_prior(counts).tolist() == pytest.approx(prior)
+        assert config.logit_prior(counts).tolist() == pytest.approx(prior)
         [stage] = config.method.stages()
         sampled = config.sampled_counts(counts, stage)
         assert sampled.tolist() == pytest.approx([21 * share for share in prior])

@@ -105,14 +105,14 @@ def test_summarise_runs__averages_over_seeds(digits_run: ts.Run) -> None:
     assert (summary.method, summary.num_runs, summary.raw_sd) == ("LADE", 2, 0)
 
 
-def _copied(run: ts.Run, output: Path, trained_prior: VectorLike | None) -> None:
+def _copied(run: ts.Run, output: Path, logit_prior: VectorLike | None) -> None:
     """Put a copy of a run into a demonstration, its logits said to carry a prior."""
     copy = output / "runs" / "copy"
     shutil.copytree(run.directory, copy)
-    if trained_prior is not None:
+    if logit_prior is not None:
         path = copy / "predictions" / "test.safetensors"
-        prior = priors.from_counts(trained_prior)
-        changed = dataclasses.replace(run.predictions(), trained_prior=prior)
+        prior = priors.from_counts(logit_prior)
+        changed = dataclasses.replace(run.predictions(), logit_prior=prior)
         changed.save(path, overwrite=True)
 
 
@@ -130,7 +130,7 @@ def test_why_not_helped__names_what_was_taken_for_granted(
 ) -> None:
     """Logits said to carry a backward prior are pushed towards frequent classes."""
     _copied(digits_run, tmp_path, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512])
-    run = ts.load(tmp_path / "runs" / "copy")
+    run = ts.load_run(tmp_path / "runs" / "copy")
     raw, compensated = ts.evaluate(run.predictions(), ["backward:50"])
     assert compensated.accuracy < raw.accuracy
     [sentence] = why_not_helped(tmp_path)

@@ -101,16 +101,16 @@ def test_sites__programs_run_one_after_the_other(tmp_path, monkeypatch):
     held_out = _held_out([400, 300, 200, 100])
     run = SimpleNamespace(
         class_names=list("abcd"),
-        source_prior=held_out.trained_prior,
-        trained_prior=held_out.trained_prior,
+        source_prior=held_out.logit_prior,
+        logit_prior=held_out.logit_prior,
         predictions=lambda split: held_out,
     )
-    monkeypatch.setattr(ts, "load", lambda directory: run, raising=False)
+    monkeypatch.setattr(ts, "load_run", lambda directory: run, raising=False)
     logits = _logits([10, 20, 30, 40])[0]
     names = {"ford_logits": logits, "logits": logits}
     for code in re.findall(r"```python\n(.*?)```", _read("docs/sites.md"), flags=re.S):
         exec(compile(code, "sites.md", "exec"), names)
-    book = ts.PriorBook.load("book.json")
+    book = ts.SitePriors.load("book.json")
     assert torch.equal(book.prior("ford"), names["book"].prior("ford"))
     assert book.prior("ford")[3] > book.prior("hill")[3]
 
@@ -121,7 +121,7 @@ def test_file_formats__program_writes_a_file_of_logits(tmp_path, monkeypatch):
     exec(compile(code, "file_formats.md", "exec"), {})
     saved = ts.Predictions.load("softmax.npz")
     assert saved.logits.shape == (6, 3)
-    assert saved.trained_prior.tolist() == [0.6, 0.3, 0.1]
+    assert saved.logit_prior.tolist() == [0.6, 0.3, 0.1]
 
 
 def test_start_page__has_the_commands_of_the_readme():
@@ -193,7 +193,7 @@ def _held_out(counts):
     uniform = ts.priors.uniform(len(counts))
     f, y = _logits(counts)
     n = torch.tensor(counts)
-    return ts.Predictions(f, y, source_counts=n, trained_prior=uniform)
+    return ts.Predictions(f, y, source_counts=n, logit_prior=uniform)
 
 
 HOOKS = {  # the library that a section of docs/hooks.md needs

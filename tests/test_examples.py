@@ -159,7 +159,7 @@ def test_serve_onnx__images_as_predict_reads_them(
         (tmp_path / name).write_bytes(body)
         logits = image_logits(digits_run, [str(tmp_path / name)]).logits
         probs = post_compensate(
-            logits.double(), trained_prior=uniform, target_prior=uniform
+            logits.double(), logit_prior=uniform, target_prior=uniform
         ).softmax(1)
         code, [answer] = ask(body, json.dumps([1] * 10))
         assert code == 200

@@ -170,7 +170,10 @@ MAKERS: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda folder: ts.train(ts.load_recipe("digits_lt"), output=folder),
         "output",
     ),
-    "kept logits": (lambda folder: keep_logits(ts.load(KEPT_RUN), folder), "logits"),
+    "kept logits": (
+        lambda folder: keep_logits(ts.load_run(KEPT_RUN), folder),
+        "logits",
+    ),
     "a bank": (lambda folder: write_bank(folder, {}, {}), "output"),
     "a file": (lambda folder: write_json(folder / "a.json", {}), "output"),
 }

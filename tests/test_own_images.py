@@ -83,7 +83,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> list[ts.RunConfig]:
 
 
 def _check_report(tailshift: Command, run: str, names: list[str]) -> None:
-    assert list(ts.load(run).class_names) == names
+    assert list(ts.load_run(run).class_names) == names
     assert tailshift("report", run, "-o", "out") == (0, "out/report.html\n", "")
     page = Path("out/report.html").read_text(encoding="utf-8")
     for name in names:
@@ -97,7 +97,7 @@ def test_train__a_folder(tailshift: Command, folder: Callable[..., Path]) -> Non
     run = "runs/own_images/lade-seed0"
     assert (result.code, result.complaints) == (0, [])
     assert result.out.splitlines()[-1] == run
-    loaded = ts.load(run)
+    loaded = ts.load_run(run)
     assert loaded.is_finished
     assert (loaded.config.recipe, loaded.config.method_name) == ("own_images", "lade")
     assert loaded.facts.image_size == 32  # of images 40 wide and 32 high
@@ -120,7 +120,7 @@ def test_train__a_folder_and_nothing_else(
     result = tailshift(*command)
     assert (result.code, result.complaints) == (0, [])
     assert result.err.splitlines()[0] == ONE_FOR_THE_SIZE
-    assert ts.load("runs/own_images/lade-seed0").config.model.name == "resnet32"
+    assert ts.load_run("runs/own_images/lade-seed0").config.model.name == "resnet32"
     assert tailshift(*command, "--resume").code == 0  # "auto" is the same network
     large = ("--set", "data.image_size=96", "--output", "large")
     result = tailshift(*command, *large)
@@ -129,7 +129,7 @@ def test_train__a_folder_and_nothing_else(
         "warning: the published weights of timm model 'resnet18' cannot be fetched "
         "(huggingface.co cannot be reached); training from scratch."
     ]
-    assert ts.load("large").config.model.name == "timm:resnet18"
+    assert ts.load_run("large").config.model.name == "timm:resnet18"
     _check_report(tailshift, "runs/own_images/lade-seed0", sorted(NAMES[:4]))
 
 
@@ -149,17 +149,17 @@ def test_train__a_folder_with_weights_at_hand(
         "(--finetune trains all of it)",
     ]
     run = "runs/own_images/lade-seed0"
-    config = ts.load(run).config
+    config = ts.load_run(run).config
     assert (config.model.frozen, config.model.image_size) == (True, 128)
     assert result.out.splitlines()[3:] == [
         f"next: tailshift report {run} -o report",
         f"next: tailshift predict {run} PHOTOS --adapt -o answers.csv",
         run,
     ]
-    _check_groups(ts.load(run), *result.out.splitlines()[1:3])
+    _check_groups(ts.load_run(run), *result.out.splitlines()[1:3])
     assert tailshift(*command, "--resume").code == 0  # sizes were left open
     checked = tailshift("data", "check", f"folder:{images}").out.splitlines()[-1]
-    seen = ts.load(run).facts.preparation
+    seen = ts.load_run(run).facts.preparation
     assert checked == (
         f"ImageNet features, the default of train, see: {seen}; of small images only "
         "if they are better on some held out"
@@ -174,7 +174,7 @@ def _check_groups(run: ts.Run, source: str, uniform: str) -> None:
         (source, "the mix of these data", run.source_prior),
         (uniform, "all classes alike", torch.full((C,), 1 / C)),
     ):
-        f = test.logits - run.trained_prior.log() + prior.log()
+        f = test.logits - run.logit_prior.log() + prior.log()
         share = 100 * (f.argmax(dim=1) == test.labels).double().mean()
         n = len(test.labels)
         shown = f"{share:.1f} % (few {share:.1f}, n = {n})"
@@ -245,7 +245,7 @@ def test_train__a_list(tailshift: Command, folder: Callable[..., Path]) -> None:
         *_quick(),
     )
     assert (result.code, result.complaints) == (0, [])
-    run = ts.load("run")
+    run = ts.load_run("run")
     assert run.class_names == names
     assert run.config.method_name == "softmax"
 
@@ -293,7 +293,7 @@ def test_train__names_that_are_not_text(
         rows = list(csv.DictReader(file))
     assert {row["predicted"].removeprefix("'") for row in rows} <= set(spelt)
     assert any(row["path"].endswith("n\\udcff\\x1b[5m.jpg") for row in rows)
-    exported = metadata(ts.load("run"), target_prior=None)["class_names"]
+    exported = metadata(ts.load_run("run"), target_prior=None)["class_names"]
     assert json.loads(exported.encode()) == sorted(names)
 
 
@@ -432,7 +432,7 @@ def test_load__a_run_of_before_augmentation_could_be_chosen(
     config = read_json(file)
     del config["data"]["augment"]
     write_json(file, config)
-    run = ts.load("run")
+    run = ts.load_run("run")
     assert run.config.data.preparation(32) == Preparation(32)
     assert tailshift("train", "--resume", "--output", "run").code == 0
 
@@ -450,7 +450,7 @@ def test_run_demo__of_a_folder(
     assert all(s.num_runs == 1 for s in summaries)
     assert f"<title>{html.escape(data)}" in page.read_text(encoding="utf-8")
     for method in methods:
-        config = ts.load(tmp_path / "demo" / "runs" / f"{method}-seed0").config
+        config = ts.load_run(tmp_path / "demo" / "runs" / f"{method}-seed0").config
         assert (config.method_name, config.model.frozen) == (method, True)
     assert len(list((tmp_path / "cache" / "tailshift" / "features").iterdir())) == 1
 

@@ -101,10 +101,10 @@ PUBLIC = (
     "Certificate.as_json",
     "ConformalSets.fit",
     "ConformalSets.predict_sets",
-    "PriorBook.add",
-    "PriorBook.prior",
+    "SitePriors.add",
+    "SitePriors.prior",
     "train",
-    "load",
+    "load_run",
     "Run.model",
     "Run.predictions",
     "Run.retarget",
@@ -236,10 +236,6 @@ def test_names__each_has_one_meaning() -> None:
 MAX_LINES = 450
 MAX_P90_LINES = 480  # on its way to 330; it only shrinks
 LONGER = {
-    "data/image_loader.py": 500,
-    "estimators/evidence.py": 480,
-    "paper/tune.py": 580,
-    "report/tables.py": 530,
     "serving/images.py": 580,
     "serving/server.py": 870,
     "serving/streams.py": 630,

@@ -99,7 +99,7 @@ def test_example__is_a_method_like_any_other(
     )
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
-    run = ts.load("run")
+    run = ts.load_run("run")
     assert len({record.target for record in ts.evaluate(run.predictions())}) == 11
     assert run.facts.plugins == [
         {
@@ -129,7 +129,7 @@ def test_run_of_a_plugin__names_it_when_it_is_not_loaded(
     plugin.write_text(NEW.format(name="mine"))
     command = ("train", "digits_lt", "--method", "mine", "--set", "train.epochs=1")
     assert tailshift(*command, "--output", "run", "--plugin", plugin).code == 0
-    config = ts.load("run").config
+    config = ts.load_run("run").config
     assert resume_command(Path("run")) == (
         f"tailshift train --resume --output run --plugin {plugin}"
     )
@@ -144,7 +144,7 @@ def test_run_of_a_plugin__names_it_when_it_is_not_loaded(
         f"{plugin}; load it with --plugin {plugin} or ts.load_plugin."
     )
     with pytest.raises(ValueError, match="plugin") as error:
-        ts.load("run")
+        ts.load_run("run")
     assert str(error.value) == message
     for command in (
         ("evaluate", "run"),
@@ -165,12 +165,12 @@ def test_installed_plugin_of_a_run__is_to_be_installed(run_copy: Path) -> None:
     facts = read_json(run_copy / "run.json")
     brought = {"name": "tiny", "version": "1.2", "brings": [["method", "gone"]]}
     write_json(run_copy / "run.json", facts | {"plugins": [brought]})
-    assert ts.load(run_copy).is_finished  # its method is known by another way
+    assert ts.load_run(run_copy).is_finished  # its method is known by another way
     config = read_json(run_copy / "config.json")
     config["method"] = {"name": "gone"}
     write_json(run_copy / "config.json", config)
     with pytest.raises(ValueError, match="plugin") as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value) == (
         f"{run_copy} was trained with method 'gone' of the plugin tiny; install it."
     )
@@ -183,7 +183,7 @@ def test_recorded_plugins__damaged_ones_are_passed_over(
 ) -> None:
     facts = read_json(run_copy / "run.json")
     write_json(run_copy / "run.json", facts | {"plugins": plugins})
-    assert ts.load(run_copy).is_finished
+    assert ts.load_run(run_copy).is_finished
     assert "--plugin" not in resume_command(run_copy)
 
 
@@ -215,7 +215,7 @@ def test_entry_point__is_loaded_when_a_name_is_not_ours(
     ]
     command = ("train", "digits_lt", "--method", "tiny", "--set", "train.epochs=1")
     assert tailshift(*command, "--output", "run").code == 0
-    assert ts.load("run").facts.plugins == [
+    assert ts.load_run("run").facts.plugins == [
         {"name": "plugged_tiny", "version": "1.2", "brings": [["method", "tiny"]]}
     ]
     assert resume_command(Path("run")) == "tailshift train --resume --output run"
@@ -347,7 +347,7 @@ def test_data_set_and_sampler_of_a_plugin__work_everywhere(
     options = [part for setting in settings for part in ("--set", setting)]
     result = tailshift("train", "digits_lt", *plugin, *options, "--output", "run")
     assert result.code == 0, result.err
-    run = ts.load("run")
+    run = ts.load_run("run")
     assert run.class_names == ("0", "1")
     assert run.facts.plugins[0]["brings"] == [
         ["data set", "two_digits"],

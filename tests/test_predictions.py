@@ -18,14 +18,14 @@ def _predictions(**changes):
         "logits": LOGITS,
         "labels": LABELS,
         "source_counts": COUNTS,
-        "trained_prior": PRIOR,
+        "logit_prior": PRIOR,
         "class_names": NAMES,
     }
     return Predictions(**(fields | changes))
 
 
 def _assert_same(left: Predictions, right: Predictions):
-    for key in ("logits", "labels", "source_counts", "trained_prior"):
+    for key in ("logits", "labels", "source_counts", "logit_prior"):
         a, b = getattr(left, key), getattr(right, key)
         assert (a is None) == (b is None)
         if a is not None:
@@ -40,14 +40,14 @@ def test_predictions__keeps_what_it_is_given():
     assert predictions.logits.data_ptr() == LOGITS.data_ptr()
     assert predictions.num_classes == 3
     assert predictions.class_names == NAMES
-    assert predictions.trained_prior.dtype == torch.float64
+    assert predictions.logit_prior.dtype == torch.float64
     assert repr(predictions) == "Predictions(2 samples, 3 classes, torch.float32)"
 
 
 def test_predictions__only_logits_and_labels():
     predictions = Predictions(LOGITS, LABELS)
     assert predictions.source_counts is None
-    assert predictions.trained_prior is None
+    assert predictions.logit_prior is None
     assert predictions.class_names == ("class 0", "class 1", "class 2")
 
 
@@ -81,7 +81,7 @@ def test_predictions__arrays_that_torch_cannot_share(dtype):
     assert torch.equal(predictions.logits, LOGITS.flip(1))
     assert torch.equal(predictions.labels, LABELS)
     assert torch.equal(predictions.source_counts, COUNTS)
-    assert torch.equal(predictions.trained_prior, PRIOR)
+    assert torch.equal(predictions.logit_prior, PRIOR)
 
 
 def test_from_probs__takes_logs_and_zero_becomes_minus_infinity():
@@ -201,14 +201,14 @@ def test_half__refuses_what_would_overflow():
             "`source_counts` must not be 0 for every class.",
         ),
         (
-            {"trained_prior": PRIOR[:2]},
+            {"logit_prior": PRIOR[:2]},
             ValueError,
-            "`trained_prior` has 2 entries but `logits` has 3 classes.",
+            "`logit_prior` has 2 entries but `logits` has 3 classes.",
         ),
         (
-            {"trained_prior": PRIOR / 2},
+            {"logit_prior": PRIOR / 2},
             ValueError,
-            "`trained_prior` must sum to 1, but sums to 0.5000 (3 classes). "
+            "`logit_prior` must sum to 1, but sums to 0.5000 (3 classes). "
             "Build it with priors.from_counts(counts).",
         ),
         (

@@ -24,14 +24,14 @@ def _predictions(**changes):
         "logits": LOGITS,
         "labels": LABELS,
         "source_counts": COUNTS,
-        "trained_prior": PRIOR,
+        "logit_prior": PRIOR,
         "class_names": NAMES,
     }
     return Predictions(**(fields | changes))
 
 
 def _assert_same(left: Predictions, right: Predictions):
-    for key in ("logits", "labels", "source_counts", "trained_prior"):
+    for key in ("logits", "labels", "source_counts", "logit_prior"):
         a, b = getattr(left, key), getattr(right, key)
         assert (a is None) == (b is None)
         if a is not None:
@@ -63,7 +63,7 @@ def test_save__file_is_plain_safetensors(tmp_path):
     _predictions().save(tmp_path / "test.safetensors")
     with safe_open(tmp_path / "test.safetensors", framework="pt") as file:
         keys, metadata = set(file.keys()), file.metadata()
-    assert keys == {"logits", "labels", "source_counts", "trained_prior"}
+    assert keys == {"logits", "labels", "source_counts", "logit_prior"}
     assert metadata["tailshift_predictions"] == "2"
     assert json.loads(metadata["class_names"]) == list(NAMES)
 
@@ -177,14 +177,14 @@ def test_load__damaged_safetensors(tmp_path, damage):
             {"logits": LOGITS, "label": LABELS},
             {},
             "PATH cannot be used: unknown entry 'label'; did you mean 'labels'? "
-            "Known: logits, labels, source_counts, trained_prior, full_counts, "
+            "Known: logits, labels, source_counts, logit_prior, full_counts, "
             "class_names.",
         ),
         (
             {"probs": LOGITS.softmax(1), "labels": LABELS},
             {},
             "PATH cannot be used: unknown entry 'probs'; "
-            "Known: logits, labels, source_counts, trained_prior, full_counts, "
+            "Known: logits, labels, source_counts, logit_prior, full_counts, "
             "class_names.",
         ),
         (
@@ -252,7 +252,7 @@ def test_load__npz_of_logits(tmp_path):
         logits=LOGITS.numpy(),
         labels=LABELS.numpy(),
         source_counts=COUNTS.numpy(),
-        trained_prior=PRIOR.numpy(),
+        logit_prior=PRIOR.numpy(),
         class_names=np.array(NAMES),
     )
     _assert_same(Predictions.load(path), _predictions())
@@ -291,7 +291,7 @@ def test_load__npz_of_probs(tmp_path):
             },
             "PATH cannot be used: unknown entry 'source_count'; "
             "did you mean 'source_counts'? Known: logits, labels, source_counts, "
-            "trained_prior, full_counts, class_names, probs.",
+            "logit_prior, full_counts, class_names, probs.",
         ),
         (
             {"probs": LOGITS.numpy()[:1], "labels": LABELS.numpy()[:1]},

@@ -95,7 +95,7 @@ def test_run__payload_in_any_of_its_files(
     (run_copy / name).write_bytes(content + b"\n")
 
     def use() -> None:
-        run = ts.load(run_copy)
+        run = ts.load_run(run_copy)
         assert run.metrics
         assert run.environment
         run.predictions()

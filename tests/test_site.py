@@ -241,5 +241,5 @@ def test_site__builds_without_warnings_dead_links_or_a_network(tmp_path: Path) -
             assert other.exists(), f"{file} links to {link}"
             if parts.fragment and other in pages:
                 assert unquote(parts.fragment) in pages[other].ids, f"{file}: {link}"
-    for name in ("tailshift.losses.LADELoss", "tailshift.features"):
+    for name in ("tailshift.losses.LADELoss", "tailshift.extract_features"):
         assert any(name in page.ids for page in pages.values()), name

@@ -42,11 +42,11 @@ def test_after_sampling__brings_probabilities_back(
     last = CalibratedClassifierCV(last, cv=3) if calibrated else last
     x, y = _data()
     model = PriorShiftClassifier(
-        _pipeline(last, **sampled), calibrator=None, trained_prior="after sampling"
+        _pipeline(last, **sampled), calibrator=None, logit_prior="after sampling"
     ).fit(x, y)
     p_s = np.array(COUNTS) / sum(COUNTS)
     n = np.array([240, sampled.get("b", 240), sampled.get("c", 240)])  # a fold is out
-    assert model.trained_priors_ == pytest.approx(np.tile(n / n.sum(), (5, 1)))
+    assert model.logit_priors_ == pytest.approx(np.tile(n / n.sum(), (5, 1)))
     assert model.source_prior_ == pytest.approx(p_s)
     by_hand = []
     for fitted in model.estimators_:
@@ -63,7 +63,7 @@ def test_after_sampling__is_as_calibrated_as_without_a_sampler() -> None:
     losses = {}
     for name, prior in (("undone", "after sampling"), ("taken as is", None)):
         pipeline = _pipeline(LogisticRegression())
-        model = PriorShiftClassifier(pipeline, calibrator=None, trained_prior=prior)
+        model = PriorShiftClassifier(pipeline, calibrator=None, logit_prior=prior)
         p = model.fit(x, y).predict_proba(x_new)
         true = p[np.arange(len(p)), np.searchsorted(model.classes_, y_new)]
         losses[name] = -np.log(true).mean()
@@ -80,22 +80,22 @@ def test_after_sampling__a_calibrated_pipeline_has_undone_it() -> None:
     assert model.predict_proba(x).mean(0) == pytest.approx(
         model.source_prior_, abs=0.01
     )
-    model = clone(model).set_params(trained_prior="after sampling")
+    model = clone(model).set_params(logit_prior="after sampling")
     with pytest.raises(TypeError) as error:
         model.fit(x, y)
     assert str(error.value) == (
-        "`estimator` must be a pipeline with a sampler for `trained_prior` 'after "
+        "`estimator` must be a pipeline with a sampler for `logit_prior` 'after "
         "sampling', but CalibratedClassifierCV is none. Give the mix itself, or leave "
-        "`trained_prior` out."
+        "`logit_prior` out."
     )
 
 
-def test_trained_prior__given_by_name() -> None:
+def test_logit_prior__given_by_name() -> None:
     x, y = _data()
     balanced = LogisticRegression(class_weight="balanced")
-    model = PriorShiftClassifier(balanced, calibrator=None, trained_prior="uniform")
+    model = PriorShiftClassifier(balanced, calibrator=None, logit_prior="uniform")
     model.fit(x, y)
-    assert model.trained_priors_ == pytest.approx(np.full((5, 3), 1 / 3))
+    assert model.logit_priors_ == pytest.approx(np.full((5, 3), 1 / 3))
     assert model.predict_proba(x).mean(0) == pytest.approx(
         model.source_prior_, abs=0.02
     )

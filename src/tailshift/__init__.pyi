@@ -18,7 +18,7 @@ from tailshift.config import (
     RunConfig as RunConfig,
 )
 from tailshift.data.features import (
-    FeatureBank as FeatureBank,
+    FeatureCache as FeatureCache,
 )
 from tailshift.estimators import (
     Adaptation as Adaptation,
@@ -45,7 +45,7 @@ from tailshift.estimators import (
     OnlineEstimator as OnlineEstimator,
 )
 from tailshift.estimators import (
-    PriorBook as PriorBook,
+    SitePriors as SitePriors,
 )
 from tailshift.estimators import (
     RLLSEstimator as RLLSEstimator,
@@ -57,7 +57,7 @@ from tailshift.estimators import (
     adapt as adapt,
 )
 from tailshift.estimators import (
-    carried_prior as carried_prior,
+    measure_logit_prior as measure_logit_prior,
 )
 from tailshift.evaluation import (
     evaluate as evaluate,
@@ -132,7 +132,7 @@ from tailshift.runs.run import (
     Run as Run,
 )
 from tailshift.runs.run import (
-    load as load,
+    load_run as load_run,
 )
 from tailshift.serving import (
     certify as certify,
@@ -150,7 +150,7 @@ from tailshift.training import (
     train as train,
 )
 from tailshift.training.extraction import (
-    features as features,
+    extract_features as extract_features,
 )
 
 __version__: str

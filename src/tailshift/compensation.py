@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.checks import refuse_probs
-from tailshift.deprecation import old_names
+from tailshift.deprecation import old_names, renamed_arguments
 from tailshift.priors import VectorLike, as_prior, as_tensor
 
 Array = TypeVar("Array", bound=np.generic)
@@ -18,16 +18,17 @@ HALF_WHOLE = 1024.0  # above it half precision has whole numbers alone
 
 @overload
 def post_compensate(
-    logits: Tensor, *, trained_prior: VectorLike, target_prior: VectorLike
+    logits: Tensor, *, logit_prior: VectorLike, target_prior: VectorLike
 ) -> Tensor: ...
 @overload
 def post_compensate(
-    logits: NDArray[Array], *, trained_prior: VectorLike, target_prior: VectorLike
+    logits: NDArray[Array], *, logit_prior: VectorLike, target_prior: VectorLike
 ) -> NDArray[Array]: ...
+@renamed_arguments(trained_prior="logit_prior")
 def post_compensate(
     logits: Tensor | NDArray[Any],
     *,
-    trained_prior: VectorLike,
+    logit_prior: VectorLike,
     target_prior: VectorLike,
 ) -> Tensor | NDArray[Any]:
     r"""Return logits that answer for the target prior.
@@ -42,19 +43,19 @@ def post_compensate(
     Args:
         logits: :math:`f`, shape (…, C), torch or NumPy; the result is of the same kind,
             device and dtype.
-        trained_prior: The prior that the logits carry, shape (C,). It may be zero only
+        logit_prior: The prior that the logits carry, shape (C,). It may be zero only
             where ``target_prior`` is.
         target_prior: :math:`p_t`, the prior to answer for, shape (C,).
 
     Example:
         >>> logits = torch.tensor([[2.0, 1.0]])
-        >>> post_compensate(logits, trained_prior=[0.8, 0.2], target_prior=[0.5, 0.5])
+        >>> post_compensate(logits, logit_prior=[0.8, 0.2], target_prior=[0.5, 0.5])
         tensor([[1.5300, 1.9163]])
     """
     if isinstance(logits, np.ndarray):
         compensated = post_compensate(
             as_tensor(logits, "logits"),
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             target_prior=target_prior,
         )
         return compensated.numpy()
@@ -70,7 +71,7 @@ def post_compensate(
         )
     if logits.ndim == 2 and _may_be_read(logits):
         refuse_probs(logits)
-    ratio = log_prior_ratio(trained_prior, target_prior, num_classes=logits.shape[-1])
+    ratio = log_prior_ratio(logit_prior, target_prior, num_classes=logits.shape[-1])
     return add_log_ratio(logits, ratio)
 
 
@@ -84,20 +85,20 @@ def _may_be_read(logits: Tensor) -> bool:
 
 
 def log_prior_ratio(
-    trained_prior: VectorLike, target_prior: VectorLike, *, num_classes: int
+    logit_prior: VectorLike, target_prior: VectorLike, *, num_classes: int
 ) -> Tensor:
     r"""Return :math:`\log p_t - \log p_{trained}`, float64, shape (C,).
 
     It is −inf if the target prior is 0.
     """
-    p_trained = as_prior(trained_prior, name="trained_prior", num_classes=num_classes)
+    p_trained = as_prior(logit_prior, name="logit_prior", num_classes=num_classes)
     p_t = as_prior(target_prior, name="target_prior", num_classes=num_classes)
     impossible = p_t == 0
     unknown = (p_trained == 0) & ~impossible
     if unknown.any():
         where = int(unknown.nonzero()[0])
         raise ValueError(
-            "`trained_prior` must be positive where `target_prior` is, but is 0 for "
+            "`logit_prior` must be positive where `target_prior` is, but is 0 for "
             f"class {where}: logits trained without a class cannot answer for it."
         )
     return p_t.log() - p_trained.masked_fill(impossible, 1.0).log()

@@ -13,7 +13,7 @@ from tailshift.predictions import Predictions
 from tailshift.recipes import data_settings, feature_settings, load_recipe
 from tailshift.report import report
 from tailshift.report.runs import report_run, summarise_runs
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 from tailshift.training import train
 from tailshift.training.jobs import Job, num_at_once, run_jobs
 
@@ -111,7 +111,7 @@ def _train_at_once(jobs: Sequence[Job], at_once: int) -> list[Run]:
     failures = run_jobs(jobs, at_once, advice="interrupted.")
     if failures:
         raise ChildProcessError("\n".join(map(str, failures)))
-    return [load(job.directory) for job in jobs]
+    return [load_run(job.directory) for job in jobs]
 
 
 def why_not_helped(output: Path) -> list[str]:
@@ -120,7 +120,7 @@ def why_not_helped(output: Path) -> list[str]:
     Args:
         output: A demonstration's folder.
     """
-    runs = map(load, sorted((output / "runs").glob("*")))
+    runs = map(load_run, sorted((output / "runs").glob("*")))
     return [sentence for run in runs if (sentence := _why_not_helped(run))]
 
 
@@ -141,11 +141,11 @@ def _why_not_helped(run: Run) -> str:
 
 def _temperature(predictions: Predictions) -> float:
     """Return what logits, compensated to their labels' prior, are best divided by."""
-    prior = predictions.trained_prior
+    prior = predictions.logit_prior
     assert prior is not None
     present = priors.from_labels(predictions.labels, predictions.num_classes)
     logits = post_compensate(
-        predictions.logits, trained_prior=prior, target_prior=present
+        predictions.logits, logit_prior=prior, target_prior=present
     )
     return TemperatureScaling().fit(logits, predictions.labels).temperature_
 

@@ -2,8 +2,12 @@
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def warn_deprecated(old: str, new: str, *, stacklevel: int = 3) -> None:
@@ -42,3 +46,49 @@ def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
         return value
 
     return get
+
+
+def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for a function whose keyword arguments have new names.
+
+    Args:
+        **names: New name of each old one.
+
+    Example:
+        >>> import warnings
+        >>> @renamed_arguments(most="max_images")
+        ... def read(*, max_images: int) -> int:
+        ...     return max_images
+        >>> with warnings.catch_warnings(record=True) as caught:
+        ...     value = read(most=3)
+        >>> value, len(caught)
+        (3, 1)
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old, new in names.items():
+                if old in kwargs and new not in kwargs:
+                    warn_deprecated(old, f"`{new}`")
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def renamed_attribute(old: str, new: str) -> property:
+    """Return a property that gives a renamed attribute or method, with a warning.
+
+    Args:
+        old: The name that the property is given.
+        new: The name to use instead.
+    """
+
+    def get(self: object) -> Any:
+        warn_deprecated(f"{type(self).__name__}.{old}", f"`{new}`")
+        return getattr(self, new)
+
+    return property(get, doc=f"Deprecated: use ``{new}``.")

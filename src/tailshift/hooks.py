@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DistributedSampler
 
+from tailshift.deprecation import renamed_arguments
 from tailshift.losses import DistributedLoss, LossFunction
 from tailshift.predictions import Predictions, check_destination
 from tailshift.priors import VectorLike, as_prior
 from tailshift.runs.files import CONFIG, ENVIRONMENT, FACTS, WEIGHTS
-from tailshift.runs.run import Run, as_run, load
+from tailshift.runs.run import Run, as_run, load_run
 from tailshift.serving.export import ServedModel
 from tailshift.serving.images import PathLike, preparation_of
 from tailshift.targets import SOURCE, Target
@@ -83,10 +84,11 @@ class TrainerLoss:
         return value * (n / num_items_in_batch)
 
 
+@renamed_arguments(trained_prior="logit_prior")
 def keep_predictions(
     path: PathLike,
     *,
-    trained_prior: VectorLike | None = None,
+    logit_prior: VectorLike | None = None,
     source_counts: VectorLike | None = None,
     class_names: Sequence[str] = (),
     overwrite: bool = False,
@@ -99,7 +101,7 @@ def keep_predictions(
 
     Args:
         path: File to write after ``trainer.test``.
-        trained_prior: The prior that the logits carry, shape (C,): uniform for LADE and
+        logit_prior: The prior that the logits carry, shape (C,): uniform for LADE and
             Balanced Softmax, the training data's for cross-entropy.
         source_counts: Training samples of each class, shape (C,).
         class_names: One name per class.
@@ -108,7 +110,7 @@ def keep_predictions(
     callbacks = _needed("lightning.pytorch.callbacks", "lightning")
     check_destination(Path(path), overwrite)
     kept = _KeptPredictions(
-        Path(path), (source_counts, trained_prior, tuple(class_names)), overwrite
+        Path(path), (source_counts, logit_prior, tuple(class_names)), overwrite
     )
     return callbacks.LambdaCallback(
         on_test_epoch_start=kept.begin,
@@ -249,7 +251,7 @@ class _MLflowModel:
 
 def _load_pyfunc(path: str) -> _MLflowModel:
     """Return the model in a folder; MLflow calls it by this name."""
-    return _MLflowModel(load(path))
+    return _MLflowModel(load_run(path))
 
 
 def _needed(module: str, extra: str) -> Any:

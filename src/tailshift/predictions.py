@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tailshift import checks, files, storage
+from tailshift.deprecation import renamed_arguments, renamed_attribute
 from tailshift.priors import as_prior
 from tailshift.registry import did_you_mean
 
@@ -126,7 +127,7 @@ class Predictions:
         logits: :math:`f`, float32 or float16, shape (N, C); −inf is allowed.
         labels: :math:`y`, int64, shape (N,); names of ``class_names`` are taken too.
         source_counts: :math:`n_y`, training images of each class, int64, shape (C,).
-        trained_prior: The prior that the logits carry, float64, shape (C,).
+        logit_prior: The prior that the logits carry, float64, shape (C,).
         class_names: One name per class; ``"class 0"`` … if none is given.
         full_counts: Training images of each class before some were held out, if some
             were, int64, shape (C,): groups of classes go by these.
@@ -139,9 +140,11 @@ class Predictions:
     logits: Tensor
     labels: Tensor
     source_counts: Tensor | None = None
-    trained_prior: Tensor | None = None
+    logit_prior: Tensor | None = None
     class_names: tuple[str, ...] = ()
     full_counts: Tensor | None = None
+
+    trained_prior = renamed_attribute("trained_prior", "logit_prior")
 
     def __post_init__(self) -> None:
         f = checks.as_tensor(self.logits, "logits").cpu()
@@ -153,7 +156,7 @@ class Predictions:
         y = checks.check_sample_labels(
             _positions(self.labels, names), f
         ).contiguous()  # (N,)
-        n, p, full = self.source_counts, self.trained_prior, self.full_counts
+        n, p, full = self.source_counts, self.logit_prior, self.full_counts
         if n is not None:
             n = checks.check_counts(n, name="source_counts", num_classes=num_classes)
         if full is not None:
@@ -161,18 +164,19 @@ class Predictions:
                 full, name="full_counts", num_classes=num_classes
             )
         if p is not None:
-            p = checks.as_tensor(p, "trained_prior")
-            p = as_prior(p, name="trained_prior", num_classes=num_classes)
+            p = checks.as_tensor(p, "logit_prior")
+            p = as_prior(p, name="logit_prior", num_classes=num_classes)
         for name, value in zip(_FIELDS, (f, y, n, p, full, names), strict=True):
             object.__setattr__(self, name, value)
 
     @classmethod
+    @renamed_arguments(trained_prior="logit_prior")
     def from_probs(
         cls,
         probs: checks.ArrayLike,
         labels: checks.ArrayLike,
         source_counts: Tensor | None = None,
-        trained_prior: Tensor | None = None,
+        logit_prior: Tensor | None = None,
         class_names: tuple[str, ...] = (),
         full_counts: Tensor | None = None,
     ) -> "Predictions":
@@ -186,7 +190,7 @@ class Predictions:
         p = checks.check_probs(probs)
         f = p.to(torch.promote_types(p.dtype, torch.float32)).log()
         y: Any = labels
-        return cls(f, y, source_counts, trained_prior, class_names, full_counts)
+        return cls(f, y, source_counts, logit_prior, class_names, full_counts)
 
     @property
     def num_classes(self) -> int:
@@ -230,7 +234,7 @@ class Predictions:
         """Return the predictions in a file, their logits memory-mapped.
 
         An ``.npz`` archive is imported, without pickle: ``labels``, either ``logits``
-        or ``probs``, and optionally ``source_counts``, ``trained_prior`` and
+        or ``probs``, and optionally ``source_counts``, ``logit_prior`` and
         ``class_names``. Any other file is read as safetensors with the same entries.
         """
         path = Path(path)
@@ -241,6 +245,8 @@ class Predictions:
             )
         is_npz = path.suffix.lower() == ".npz"
         fields = read_npz(path) if is_npz else read_safetensors(path)
+        if "logit_prior" not in fields and "trained_prior" in fields:  # of 0.2
+            fields["logit_prior"] = fields.pop("trained_prior")
         try:
             check_entries(fields, [*_FIELDS, "probs"] if is_npz else list(_FIELDS))
             return cls.from_probs(**fields) if "probs" in fields else cls(**fields)
@@ -253,6 +259,13 @@ class Predictions:
             f"Predictions({num_samples} samples, {num_classes} classes, "
             f"{self.logits.dtype})"
         )
+
+
+# A dataclass writes its own constructor, so it is decorated here.
+_accept_old_names = renamed_arguments(trained_prior="logit_prior")
+Predictions.__init__ = _accept_old_names(  # type: ignore[method-assign]
+    Predictions.__init__
+)
 
 
 def _beyond_half(logits: Tensor) -> Tensor:
@@ -272,5 +285,5 @@ def _positions(labels: Any, class_names: tuple[str, ...]) -> Any:
     return [position[name] for name in names]
 
 
-_TENSORS = ("logits", "labels", "source_counts", "trained_prior", "full_counts")
+_TENSORS = ("logits", "labels", "source_counts", "logit_prior", "full_counts")
 _FIELDS = (*_TENSORS, "class_names")

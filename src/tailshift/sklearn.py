@@ -22,6 +22,7 @@ from torch import Tensor
 
 from tailshift.calibration import CALIBRATORS
 from tailshift.compensation import post_compensate
+from tailshift.deprecation import renamed_arguments
 from tailshift.estimators import Adaptation, adapt
 from tailshift.estimators.base import CalibratorLike
 from tailshift.estimators.map_em import MAPEstimator
@@ -59,7 +60,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             ``"temperature"``, ``"vector"`` or None for none.
         cv: Number of folds, at least 2.
         random_state: Seed of the folds.
-        trained_prior: The class mix that each clone's probabilities answer for, if it
+        logit_prior: The class mix that each clone's probabilities answer for, if it
             is not that of the (weighted) samples in ``fit``. ``"after sampling"`` is
             what the samplers of a pipeline of imbalanced-learn made for its last step,
             clone by clone; otherwise a prior (C,), a name or a file, such as
@@ -73,7 +74,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         source_prior_: :math:`p_s`, the share of each class in ``fit``, by weight if
             samples are weighted, shape (C,).
         target_prior_: :math:`p_t` to answer for: :math:`p_s` until ``adapt``.
-        trained_priors_: The mix that each clone answers for by itself, shape (k, C).
+        logit_priors_: The mix that each clone answers for by itself, shape (k, C).
         adaptation_: What ``adapt`` found; its ``reason`` is a sentence.
         estimators_: The fitted clones.
 
@@ -92,6 +93,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         array([[0.5, 0.5]])
     """
 
+    @renamed_arguments(trained_prior="logit_prior")
     def __init__(
         self,
         estimator: Any,
@@ -99,13 +101,13 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         calibrator: CalibratorLike = "auto",
         cv: int = 5,
         random_state: int = 0,
-        trained_prior: Target | None = None,
+        logit_prior: Target | None = None,
     ) -> None:
         self.estimator = estimator
         self.calibrator = calibrator
         self.cv = cv
         self.random_state = random_state
-        self.trained_prior = trained_prior
+        self.logit_prior = logit_prior
 
     def get_metadata_routing(self) -> Any:
         """Return where ``fit`` sends what it is given, for scikit-learn's routing."""
@@ -141,7 +143,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         self._counts = torch.from_numpy(counts)
         self._drawn_prior = from_counts(self._counts).numpy()
         self.source_prior_ = self._weighted_prior(labels, fit_params)
-        if self.trained_prior is not None:  # samplers and such do not know of weights
+        if self.logit_prior is not None:  # samplers and such do not know of weights
             self.source_prior_ = self._drawn_prior
         self.target_prior_ = self.source_prior_
         self._held_out = self._cross_fit(X, y, labels, fit_params)
@@ -159,7 +161,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         """Train the clones, and return what they say of samples they have not seen."""
         folds = self._folds(labels)
         log_p = np.zeros((len(labels), len(self.classes_)))
-        self.estimators_, trained_priors = [], []
+        self.estimators_, logit_priors = [], []
         for seen, left_out in _parts(folds):
             own = {
                 name: _safe_indexing(value, seen) if _is_weight(name) else value
@@ -167,12 +169,12 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             }
             fitted, p = self._fit_clone(_safe_indexing(X, seen), y[seen], own)
             self.estimators_.append(fitted)
-            trained_priors.append(p)
+            logit_priors.append(p)
             if len(left_out):
                 log_p[left_out] = self._log_probs(
                     fitted, p, _safe_indexing(X, left_out)
                 )
-        self.trained_priors_ = np.stack(trained_priors)  # (k, C)
+        self.logit_priors_ = np.stack(logit_priors)  # (k, C)
         held_out = folds != ALWAYS_TRAINED
         if not held_out.any():
             return None
@@ -180,7 +182,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             torch.from_numpy(log_p[held_out]),
             torch.from_numpy(labels[held_out]),
             source_counts=self._counts,
-            trained_prior=torch.from_numpy(self._drawn_prior),
+            logit_prior=torch.from_numpy(self._drawn_prior),
         )
 
     def _fit_clone(
@@ -191,10 +193,10 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     ) -> tuple[Any, NDArray[np.float64]]:
         """Return a fitted clone, and the mix that its probabilities answer for."""
         fitted = clone(self.estimator)
-        if self.trained_prior is None:
+        if self.logit_prior is None:
             return fitted.fit(X, y, **fit_params), self.source_prior_
-        if not _is_after_sampling(self.trained_prior):
-            p = self._target(self.trained_prior).numpy()
+        if not _is_after_sampling(self.logit_prior):
+            p = self._target(self.logit_prior).numpy()
             return fitted.fit(X, y, **fit_params), p
         name, last = fitted.steps[-1]
         counting = _CountingEstimator(last)
@@ -225,7 +227,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 "Fit on more data, or give predict_proba a target_prior."
             )
         p_s = torch.from_numpy(self._drawn_prior)
-        settings: dict[str, Any] = {"trained_prior": p_s, "source_prior": p_s}
+        settings: dict[str, Any] = {"logit_prior": p_s, "source_prior": p_s}
         estimator = MAPEstimator(calibrator=self.calibrator, **settings)
         self.adaptation_: Adaptation = adapt(
             self._held_out,
@@ -256,7 +258,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         )  # (k, N, C)
         compensated = post_compensate(
             log_p.logsumexp(dim=0) - math.log(len(log_p)),  # the log of the mean
-            trained_prior=self._drawn_prior,
+            logit_prior=self._drawn_prior,
             target_prior=self._target(target_prior),
         )
         return compensated.softmax(dim=1).numpy()
@@ -285,11 +287,11 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
     def _check_settings(self) -> None:
         steps = getattr(self.estimator, "steps", [])
         has_sampler = any(hasattr(step, "fit_resample") for _, step in steps)
-        if _is_after_sampling(self.trained_prior) and not has_sampler:
+        if _is_after_sampling(self.logit_prior) and not has_sampler:
             raise TypeError(
-                "`estimator` must be a pipeline with a sampler for `trained_prior` "
+                "`estimator` must be a pipeline with a sampler for `logit_prior` "
                 f"'after sampling', but {type(self.estimator).__name__} is none. Give "
-                "the mix itself, or leave `trained_prior` out."
+                "the mix itself, or leave `logit_prior` out."
             )
         if not any(hasattr(self.estimator, name) for name in SCORES):
             raise TypeError(
@@ -347,13 +349,13 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return folds
 
     def _clones_log_probs(self, X: Any) -> Iterator[NDArray[np.float64]]:  # noqa: N803
-        for fitted, p in zip(self.estimators_, self.trained_priors_, strict=True):
+        for fitted, p in zip(self.estimators_, self.logit_priors_, strict=True):
             yield self._log_probs(fitted, p, X)
 
     def _log_probs(
         self,
         fitted: Any,
-        trained_prior: NDArray[np.float64],
+        logit_prior: NDArray[np.float64],
         X: Any,  # noqa: N803
     ) -> NDArray[np.float64]:
         """Return one clone's log probabilities, none of them 0.
@@ -363,10 +365,10 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         """
         if hasattr(fitted, "predict_proba"):
             p = np.asarray(fitted.predict_proba(X), dtype=np.float64)
-            log_p = np.log((1 - SMOOTHING) * p + SMOOTHING * trained_prior)
+            log_p = np.log((1 - SMOOTHING) * p + SMOOTHING * logit_prior)
         else:
             log_p = self._as_logits(fitted.decision_function(X))
-        shift: NDArray[np.float64] = np.log(self._drawn_prior / trained_prior)
+        shift: NDArray[np.float64] = np.log(self._drawn_prior / logit_prior)
         return log_p + shift
 
     def _as_logits(self, scores: Any) -> NDArray[np.float64]:
@@ -449,8 +451,8 @@ class _CountingEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn ha
         return self.estimator.__sklearn_tags__()
 
 
-def _is_after_sampling(trained_prior: Any) -> bool:
-    return isinstance(trained_prior, str) and trained_prior == AFTER_SAMPLING
+def _is_after_sampling(logit_prior: Any) -> bool:
+    return isinstance(logit_prior, str) and logit_prior == AFTER_SAMPLING
 
 
 def _is_weight(name: str) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tailshift.data.feature_files import create_split
-from tailshift.data.features import FeatureBank
+from tailshift.data.features import FeatureCache
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 Y = np.array(["dog", "cat", "dog", "cat"] * 3)
@@ -38,7 +38,7 @@ def test_create_split__on_a_full_disk(
     monkeypatch.setattr("os.posix_fallocate", refusing, raising=False)
     path = tmp_path / "bank" / "train.safetensors"
     with pytest.raises(OSError, match="space") as error:
-        FeatureBank.from_arrays(tmp_path / "bank", train=(X, Y))
+        FeatureCache.from_arrays(tmp_path / "bank", train=(X, Y))
     assert str(error.value) == f"{path} cannot be written (No space left on device)."
     assert not path.exists()
 
@@ -48,5 +48,5 @@ def test_create_split__where_no_room_can_be_reserved(
 ) -> None:
     refusing = _refusing(errno.EOPNOTSUPP)
     monkeypatch.setattr("os.posix_fallocate", refusing, raising=False)
-    bank = FeatureBank.from_arrays(tmp_path / "bank", train=(X, Y))
+    bank = FeatureCache.from_arrays(tmp_path / "bank", train=(X, Y))
     assert len(bank.data().train) == 10

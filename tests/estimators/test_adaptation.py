@@ -147,7 +147,7 @@ def test_situation_5__labels_of_few_of_many_classes(mixture):
     here = torch.zeros(200).double()
     here[::20] = 0.1
     f, y = mixture.draw(here, 1200, seed=1)
-    held_out = Predictions(f[:300], y[:300], trained_prior=mixture.source_prior)
+    held_out = Predictions(f[:300], y[:300], logit_prior=mixture.source_prior)
     target = f[300:][y[300:] < 120]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

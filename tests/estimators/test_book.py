@@ -15,7 +15,7 @@ NAMES, EVEN = ["kea", "kiwi"], [0.5, 0.5]
 
 @pytest.fixture
 def book():
-    book = ts.PriorBook(NAMES, EVEN)
+    book = ts.SitePriors(NAMES, EVEN)
     book.add("north")
     book.add("lake", counts=[90, 10], parent="north")
     book.add("hill", shares=[0.7, 0.3], num_samples=10, parent="north")
@@ -50,11 +50,11 @@ def test_prior__of_a_site_without_samples_is_its_parents(book):
 
 
 def test_prior__no_class_is_impossible_by_accident():
-    book = ts.PriorBook(["a", "b", "c"], [0.9, 0.09, 0.01])
+    book = ts.SitePriors(["a", "b", "c"], [0.9, 0.09, 0.01])
     for k in range(20):
         book.add(f"site {k}", counts=[10**6, 0, 0])
     assert (book.prior("site 3") >= 0.999e-3 * book.source_prior).all()
-    open_floor = ts.PriorBook(["a", "b"], EVEN, floor=0.0)
+    open_floor = ts.SitePriors(["a", "b"], EVEN, floor=0.0)
     open_floor.add("x", counts=[10**9, 0])
     assert 0 < open_floor.prior("x")[1] < 1e-6
 
@@ -67,7 +67,7 @@ def test_prior__follows_a_change(book):
 
 def test_file__gives_the_same_book(book, tmp_path):
     book.save(tmp_path / "book.json")
-    again = ts.PriorBook.load(tmp_path / "book.json")
+    again = ts.SitePriors.load(tmp_path / "book.json")
     assert (again.sites, again.class_names, again.floor) == (
         book.sites,
         book.class_names,
@@ -77,20 +77,20 @@ def test_file__gives_the_same_book(book, tmp_path):
         assert torch.equal(again.prior(site), book.prior(site))
     content = json.loads((tmp_path / "book.json").read_text())
     assert content["sites"]["lake"] == {"parent": "north", "counts": [90, 10]}
-    assert repr(again) == "PriorBook(4 sites, 2 classes)"
+    assert repr(again) == "SitePriors(4 sites, 2 classes)"
 
 
 def test_file__written_by_hand(tmp_path):
     content = {"class_names": NAMES, "source_prior": EVEN, "sites": {"x": {}}}
     (tmp_path / "book.json").write_text(json.dumps(content))
-    assert ts.PriorBook.load(tmp_path / "book.json").prior("x").tolist() == EVEN
+    assert ts.SitePriors.load(tmp_path / "book.json").prior("x").tolist() == EVEN
 
 
 def test_update__counts_as_much_as_it_knows(mixture):
     mixture, p_t = mixture(4), priors.from_counts([1, 1, 1, 7])
     em = ts.EMEstimator(source_prior=mixture.source_prior)
     em.fit(*mixture.draw(mixture.source_prior, 2000, seed=1))
-    book = ts.PriorBook("abcd", mixture.source_prior)
+    book = ts.SitePriors("abcd", mixture.source_prior)
     book.add("region")
     book.add("x", parent="region")
     book.update("x", mixture.draw(p_t, 300, seed=2)[0], em)
@@ -160,10 +160,10 @@ def test_errors__of_mixes(book):
     assert _told(ValueError, book.add, "x", counts=[1, 2, 3]) == (
         "`counts` has 3 entries but there are 2 classes."
     )
-    assert _told(ValueError, ts.PriorBook, NAMES, [1.0]) == (
+    assert _told(ValueError, ts.SitePriors, NAMES, [1.0]) == (
         "`class_names` has 2 names but `source_prior` has 1 entries."
     )
-    assert _told(ValueError, ts.PriorBook, NAMES, EVEN, floor=1.0) == (
+    assert _told(ValueError, ts.SitePriors, NAMES, EVEN, floor=1.0) == (
         "`floor` must be at least 0 and less than 1, but is 1."
     )
 
@@ -195,14 +195,14 @@ def test_errors__of_files(change, reason, tmp_path):
     path = tmp_path / "book.json"
     content = {"class_names": NAMES, "source_prior": EVEN, "sites": {}} | change
     path.write_text(json.dumps(content))
-    assert _told(ValueError, ts.PriorBook.load, path) == f"{path} {reason}"
+    assert _told(ValueError, ts.SitePriors.load, path) == f"{path} {reason}"
 
 
 def test_errors__of_an_edited_file(book, tmp_path):
     path = tmp_path / "book.json"
     book.save(path)
     path.write_text(path.read_text().replace("90", "9"))
-    assert _told(ValueError, ts.PriorBook.load, path) == (
+    assert _told(ValueError, ts.SitePriors.load, path) == (
         f"{path} was edited after it was written: `sites` does not fit the checksum. "
-        "Undo the edit, or write it with PriorBook."
+        "Undo the edit, or write it with SitePriors."
     )

@@ -30,7 +30,8 @@ def _world(seed, *, kappa, temperature=1.0, num_samples=1000, ratio=100.0, extra
 @pytest.mark.parametrize("kappa", [-0.5, 0.0, 0.5, 1.0, 1.2])
 def test_carried_prior__recovers_the_tilt(kappa, temperature):
     for seed in range(3):
-        found = ts.carried_prior(*_world(seed, kappa=kappa, temperature=temperature))
+        world = _world(seed, kappa=kappa, temperature=temperature)
+        found = ts.measure_logit_prior(*world)
         assert found.kappa == pytest.approx(kappa, abs=0.05 * temperature)
         assert found.temperature == pytest.approx(temperature, rel=0.1)
         assert found.interval[0] < found.kappa < found.interval[1]
@@ -41,7 +42,7 @@ def _coverage(num_draws, **settings):
     for seed in range(num_draws):
         kappa = (-0.5, 0.3, 1.2)[seed % 3]
         world = _world(seed, kappa=kappa, **settings)
-        low, high = ts.carried_prior(*world, deviations=False).interval
+        low, high = ts.measure_logit_prior(*world, deviations=False).interval
         inside += low <= kappa <= high
     return inside / num_draws
 
@@ -69,7 +70,7 @@ def test_carried_prior__is_the_minimum_of_its_equation():
         return loss.sum() + (log_a**2 + (kappa - 0.5) ** 2) / 2
 
     log_a, kappa = minimize(objective, [0.0, 0.0], method="Nelder-Mead", tol=1e-9).x
-    found = ts.carried_prior(f, y, p_s, deviations=False)
+    found = ts.measure_logit_prior(f, y, p_s, deviations=False)
     assert found.kappa == pytest.approx(kappa, abs=1e-5)
     assert found.temperature == pytest.approx(np.exp(-log_a), abs=1e-5)
     torch.testing.assert_close(
@@ -83,24 +84,25 @@ def test_carried_prior__of_classes_that_deviate():
     errors = []
     for num_samples in (300, 20_000):
         f, y, p_s = _world(1, kappa=0.5, num_samples=num_samples, extra=extra)
-        found = ts.carried_prior(f, y, p_s)
+        found = ts.measure_logit_prior(f, y, p_s)
         truth = (0.5 * p_s.log() + extra).softmax(0)
         errors.append((found.prior / truth).log().abs().max().item())
     assert found.spread == pytest.approx(0.55, abs=0.01)
     assert errors[1] < 0.15 < errors[0]
     shares = ts.priors.from_labels(y, 20)
-    answer = ts.post_compensate(f, trained_prior=found.prior, target_prior=shares)
+    answer = ts.post_compensate(f, logit_prior=found.prior, target_prior=shares)
     torch.testing.assert_close(answer.softmax(1).mean(0), shares, atol=2e-3, rtol=0)
 
 
 def test_carried_prior__leaves_noise_alone():
-    assert all(ts.carried_prior(*_world(s, kappa=1.0)).spread == 0 for s in range(5))
+    for seed in range(5):
+        assert ts.measure_logit_prior(*_world(seed, kappa=1.0)).spread == 0
 
 
 def test_carried_prior__does_not_depend_on_the_held_out_mix():
     f, y, p_s = _world(2, kappa=1.0, num_samples=20_000)
     rare = (y > 9) | (torch.arange(len(y)) % 10 == 0)
-    low, high = ts.carried_prior(f[rare], y[rare], p_s).interval
+    low, high = ts.measure_logit_prior(f[rare], y[rare], p_s).interval
     assert low < 1 < high
 
 
@@ -109,7 +111,7 @@ def test_carried_prior__of_classes_without_samples():
     f, y, p_s = _world(3, kappa=1.0, num_samples=4000)
     f[:, 5], p_s[5] = -torch.inf, 0.0
     kept = (y != 3) & (y != 5)
-    found = ts.carried_prior(f[kept], y[kept], p_s / p_s.sum())
+    found = ts.measure_logit_prior(f[kept], y[kept], p_s / p_s.sum())
     assert found.kappa == pytest.approx(1, abs=0.05)
     assert found.prior[5] == 0
     assert found.prior[3] > 0
@@ -118,13 +120,13 @@ def test_carried_prior__of_classes_without_samples():
 def test_carried_prior__of_next_to_nothing_says_so():
     """Three samples, all told right with certainty: any κ may be."""
     f = 50 * torch.eye(3)
-    low, high = ts.carried_prior(f, torch.arange(3), [0.7, 0.2, 0.1]).interval
+    low, high = ts.measure_logit_prior(f, torch.arange(3), [0.7, 0.2, 0.1]).interval
     assert high - low > 2
 
 
 def test_carried_prior__refuses_another_number_of_classes():
     with pytest.raises(ValueError, match="source_prior") as error:
-        ts.carried_prior(torch.zeros(2, 3), torch.tensor([0, 1]), [0.5, 0.5])
+        ts.measure_logit_prior(torch.zeros(2, 3), torch.tensor([0, 1]), [0.5, 0.5])
     assert (
         str(error.value) == "`source_prior` has 2 entries but `logits` has 3 classes."
     )
@@ -148,9 +150,8 @@ def test_carried_prior__scores_like_the_declared_one_or_better(path):
         rank[y == c] = torch.arange(100)
     known, rest = rank < 30, rank >= 30
     p_s = ts.priors.from_counts(kept.source_counts)
-    found = ts.carried_prior(f[known], y[known], p_s)
+    found = ts.measure_logit_prior(f[known], y[known], p_s)
     declared, measured = (
-        accuracy((f - p.log())[rest], y[rest])
-        for p in (kept.trained_prior, found.prior)
+        accuracy((f - p.log())[rest], y[rest]) for p in (kept.logit_prior, found.prior)
     )
     assert measured - declared > -0.005

@@ -76,7 +76,7 @@ def test_certify__the_order_of_classes_and_a_constant_do_not_matter(mixture):
         held_out.logits[:, order] + 7,
         order.argsort()[held_out.labels],
         held_out.source_counts[order],
-        held_out.trained_prior[order],
+        held_out.logit_prior[order],
     )
     again = certify(moved, x[:, order] + 7, num_replicates=99)
     for name in ("accuracy", "macro_recall", "nll"):
@@ -153,7 +153,7 @@ def test_certify__features_show_a_new_class_that_logits_hide(mixture):
 def test_certify__one_sample_and_impossible_classes():
     """Logits of −inf and a class without held-out samples leave figures finite."""
     f = torch.tensor([[2.0, 0.0, -torch.inf], [0.0, 2.0, -torch.inf]]).repeat(20, 1)
-    held_out = Predictions(f, torch.arange(40) % 2, trained_prior=[0.5, 0.4, 0.1])
+    held_out = Predictions(f, torch.arange(40) % 2, logit_prior=[0.5, 0.4, 0.1])
     with pytest.warns(UserWarning, match="fewer than 5 samples of 1 of 3 classes"):
         found = certify(held_out, f[:1])
     assert found.is_indicative

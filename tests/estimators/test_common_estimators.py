@@ -61,9 +61,9 @@ def test_estimate__knows_which_prior_the_logits_carry(estimator, mixture):
     source, other = mixture.source_prior, priors.from_counts([1, 5, 2, 2])
     f, y = mixture.draw(source, 400, seed=100)
     x, _ = mixture.draw(priors.uniform(4), 400, seed=1)
-    change = {"trained_prior": source, "target_prior": other}
-    plain = estimator(trained_prior=source, source_prior=source).fit(f, y)
-    moved = estimator(trained_prior=other, source_prior=source)
+    change = {"logit_prior": source, "target_prior": other}
+    plain = estimator(logit_prior=source, source_prior=source).fit(f, y)
+    moved = estimator(logit_prior=other, source_prior=source)
     moved.fit(ts.post_compensate(f, **change), y)
     q = moved.estimate(ts.post_compensate(x, **change))
     torch.testing.assert_close(q, plain.estimate(x), rtol=0, atol=1e-5)

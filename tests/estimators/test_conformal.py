@@ -14,9 +14,9 @@ import tailshift as ts
 from tailshift import priors
 
 
-def _held_out(probs, labels, trained_prior=None, source_counts=None):
+def _held_out(probs, labels, logit_prior=None, source_counts=None):
     return ts.Predictions(
-        torch.as_tensor(probs).log(), labels, source_counts, trained_prior
+        torch.as_tensor(probs).log(), labels, source_counts, logit_prior
     )
 
 
@@ -121,7 +121,7 @@ def test_predict_sets__expected_coverage_over_all_held_out_samples(by):
     y, share = torch.tensor([0, 0, 1, 1]), torch.zeros(2).double()
     for values in itertools.product(range(3), repeat=4):
         xs = torch.tensor(values)
-        held_out = ts.Predictions(f[xs], y, trained_prior=priors.uniform(2))
+        held_out = ts.Predictions(f[xs], y, logit_prior=priors.uniform(2))
         sets = ts.ConformalSets(0.6, by, allow_empty=True).fit(held_out)
         covered = sets.predict_sets(f, q).double().T  # (y, x)
         share += likelihood[y, xs].prod() * (likelihood * covered).sum(dim=1)
@@ -135,7 +135,7 @@ def test_predict_sets__cover_after_a_shift(mixture, by):
     p_s, p_t = mixture.source_prior, mixture.source_prior.flip(0)
     covered, ignored, expected = [], [], []
     for seed in range(20):
-        held_out = ts.Predictions(*mixture.draw(p_s, 2000, seed), trained_prior=p_s)
+        held_out = ts.Predictions(*mixture.draw(p_s, 2000, seed), logit_prior=p_s)
         x, y = mixture.draw(p_t, 2000, seed + 100)
         sets = ts.ConformalSets(0.9, by=by).fit(held_out)
         rows = torch.arange(len(y))
@@ -156,7 +156,7 @@ def test_predict_sets__leave_one_out(num_samples):
     covered = torch.zeros(2)
     for i in range(2 * n):
         rest = torch.arange(2 * n) != i
-        held_out = ts.Predictions(f[rest], y[rest], trained_prior=priors.uniform(2))
+        held_out = ts.Predictions(f[rest], y[rest], logit_prior=priors.uniform(2))
         sets = ts.ConformalSets(0.9, by="class", allow_empty=True).fit(held_out)
         covered[y[i]] += sets.predict_sets(f[i : i + 1], priors.uniform(2))[0, y[i]]
     assert covered.tolist() == [math.ceil(0.9 * n)] * 2
@@ -165,7 +165,7 @@ def test_predict_sets__leave_one_out(num_samples):
 def test_predict_sets__may_be_empty_where_one_class_is_enough(mixture):
     mixture = mixture(6, spread=3.0)
     p_s = mixture.source_prior
-    held_out = ts.Predictions(*mixture.draw(p_s, 2000, 0), trained_prior=p_s)
+    held_out = ts.Predictions(*mixture.draw(p_s, 2000, 0), logit_prior=p_s)
     x, y = mixture.draw(p_s.flip(0), 4000, 1)
     for empty, low, high in ((False, 0.95, 1.0), (True, 0.86, 0.94)):
         sets = ts.ConformalSets(0.9, allow_empty=empty).fit(held_out)
@@ -206,7 +206,7 @@ def test_predict_sets__by_class_cover_rare_classes(mixture, world):
     tail, size = [], []
     for seed in range(12):
         f, labels = draw(p_s, 100, seed)
-        held_out = ts.Predictions(f, labels, trained_prior=p_s)
+        held_out = ts.Predictions(f, labels, logit_prior=p_s)
         sets = ts.ConformalSets(0.9, by="class").fit(held_out)
         assert {7, 8, 9} <= sets.classes_without_guarantee_.keys()
         found = sets.predict_sets(x, p_s)
@@ -268,7 +268,7 @@ def test_predict_sets__tell_tiny_probabilities_apart(by):
     g = torch.Generator().manual_seed(0)
     y = torch.randint(10, (2000,), generator=g)
     f = 200 * (torch.randn(2000, 10, generator=g) + torch.eye(10)[y])
-    held_out = ts.Predictions(f[:1000], y[:1000], trained_prior=priors.uniform(10))
+    held_out = ts.Predictions(f[:1000], y[:1000], logit_prior=priors.uniform(10))
     sets = ts.ConformalSets(0.9, by=by).fit(held_out)
     found = sets.predict_sets(f[1000:], priors.uniform(10))
     assert 0.85 < _covered(found, y[1000:], 10).mean() < 0.95
@@ -288,7 +288,7 @@ def test_predict_sets__contain_the_predictions_of_another_prior():
 
 def test_predict_sets__class_never_held_out_and_class_never_there():
     f, y = torch.randn(300, 4), torch.randint(2, (300,))
-    held_out = ts.Predictions(f, y, trained_prior=priors.uniform(4))
+    held_out = ts.Predictions(f, y, logit_prior=priors.uniform(4))
     q = torch.tensor([0.4, 0.3, 0.3, 0.0])
     for by in ("all", "class"):
         sets = ts.ConformalSets(0.8, by=by).fit(held_out)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def _accuracy(f, y, source, q):
-    answer = post_compensate(f, trained_prior=source, target_prior=q)
+    answer = post_compensate(f, logit_prior=source, target_prior=q)
     return 100 * (answer.argmax(1) == y).double().mean().item()
 
 

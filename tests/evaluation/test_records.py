@@ -29,7 +29,7 @@ def _predictions(**changes):
         "logits": logits,
         "labels": labels,
         "source_counts": counts,
-        "trained_prior": prior,
+        "logit_prior": prior,
     }
     return Predictions(**(fields | changes))
 
@@ -44,7 +44,7 @@ def _reference_records(predictions, target, counts):
     y = predictions.labels[rows]
     p_t = counts.double() / counts.sum()
     raw = predictions.logits[rows].double()
-    compensated = raw - predictions.trained_prior.log() + p_t.log()
+    compensated = raw - predictions.logit_prior.log() + p_t.log()
     for is_compensated, f in ((False, raw), (True, compensated)):
         answers = f.argmax(dim=1).numpy()
         top5 = f.argsort(dim=1, descending=True, stable=True)[:, :5]
@@ -79,7 +79,7 @@ def test_evaluate__worked_example():
         logits=torch.tensor([[3.0, 1.0], [2.0, 1.5]]),
         labels=torch.tensor([0, 1]),
         source_counts=torch.tensor([300, 10]),
-        trained_prior=torch.tensor([0.75, 0.25]),
+        logit_prior=torch.tensor([0.75, 0.25]),
     )
     raw, compensated = evaluate(predictions, ["uniform"], sampling="first")
     p, q = 1 / (1 + math.exp(-2)), 1 / (1 + math.exp(-0.5))  # of class 0
@@ -127,7 +127,7 @@ def test_evaluate__compensation_helps_where_the_target_is_far():
 
 
 def test_evaluate__no_shift_of_a_prior_to_itself():
-    predictions = _predictions(trained_prior=uniform(NUM_CLASSES))
+    predictions = _predictions(logit_prior=uniform(NUM_CLASSES))
     raw, compensated = evaluate(predictions, ["uniform"])
     assert raw == replace(compensated, compensated=False)
 
@@ -146,7 +146,7 @@ def test_evaluate__permuting_classes_changes_no_score():
         logits=predictions.logits[:, order],
         labels=order.argsort()[predictions.labels],
         source_counts=predictions.source_counts[order],
-        trained_prior=predictions.trained_prior[order],
+        logit_prior=predictions.logit_prior[order],
     )
     targets = ["uniform"]  # others break ties of the counts by class id
     for left, right in zip(
@@ -169,7 +169,7 @@ def test_evaluate__classes_that_the_target_lacks_are_never_answered(tmp_path):
 def test_evaluate__logits_of_minus_infinity():
     logits = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0], [0.0, -torch.inf]])
     predictions = Predictions(
-        logits, torch.tensor([0, 1, 1]), trained_prior=torch.tensor([0.9, 0.1])
+        logits, torch.tensor([0, 1, 1]), logit_prior=torch.tensor([0.9, 0.1])
     )
     raw, compensated = evaluate(predictions, ["uniform"], sampling="first")
     assert (raw.num_samples, raw.accuracy, compensated.accuracy) == (2, 1.0, 1.0)
@@ -219,7 +219,7 @@ def test_evaluate__records_become_a_data_frame():
 
 
 def test_evaluate__neither_counts_nor_prior_gives_the_test_set_as_it_is():
-    predictions = _predictions(source_counts=None, trained_prior=None)
+    predictions = _predictions(source_counts=None, logit_prior=None)
     [record] = evaluate(predictions)
     assert (record.target, record.compensated) == ("as_is", False)
     assert record.num_samples == NUM_CLASSES * PER_CLASS
@@ -227,7 +227,7 @@ def test_evaluate__neither_counts_nor_prior_gives_the_test_set_as_it_is():
 
 
 def test_evaluate__counts_alone_give_raw_records():
-    found = evaluate(_predictions(trained_prior=None))
+    found = evaluate(_predictions(logit_prior=None))
     assert [record.target for record in found] == list(PAPER_TARGETS)
     assert not any(record.compensated for record in found)
 
@@ -272,7 +272,7 @@ def test_evaluate__leaves_out_a_class_that_the_test_set_lacks():
         torch.eye(3)[[0, 2]],
         torch.tensor([0, 2]),
         source_counts=torch.tensor([5, 2, 1]),
-        trained_prior=torch.full((3,), 1 / 3, dtype=torch.float64),
+        logit_prior=torch.full((3,), 1 / 3, dtype=torch.float64),
     )
     raw, compensated = evaluate(predictions, ["uniform"])
     assert (raw.num_samples, compensated.num_samples) == (2, 2)
@@ -314,7 +314,7 @@ def test_evaluate__reweighted_as_a_loop():
     f = predictions.logits.double()
     for record, logits in (
         (raw, f),
-        (compensated, f - predictions.trained_prior.log() + p_t.log()),
+        (compensated, f - predictions.logit_prior.log() + p_t.log()),
     ):
         nll = torch.nn.functional.cross_entropy(
             logits, predictions.labels, reduction="none"
@@ -349,7 +349,7 @@ def test_evaluate__expected_as_a_loop():
     f = predictions.logits.double()
     for record, logits in (
         (raw, f),
-        (compensated, f - predictions.trained_prior.log() + p_t.log()),
+        (compensated, f - predictions.logit_prior.log() + p_t.log()),
     ):
         p = logits.softmax(dim=1)
         one_hot = torch.nn.functional.one_hot(y, NUM_CLASSES)
@@ -448,7 +448,7 @@ def test_evaluate__random_is_the_mean_of_its_subsets():
 def test_evaluate__an_infinite_nll_has_no_deviation():
     logits = torch.tensor([[0.0, -torch.inf], [-torch.inf, 0.0], [0.0, -torch.inf]])
     predictions = Predictions(
-        logits, torch.tensor([0, 1, 1]), trained_prior=torch.tensor([0.9, 0.1])
+        logits, torch.tensor([0, 1, 1]), logit_prior=torch.tensor([0.9, 0.1])
     )
     raw, _ = evaluate(predictions, ["uniform"], sampling="random", repeats=20)
     assert raw.nll == math.inf
@@ -465,7 +465,7 @@ def test_evaluate__one_pass_for_each_compensation(monkeypatch):
         return score(predictions, ratio, weights)
 
     monkeypatch.setattr(records, "score", counted)
-    predictions = _predictions(trained_prior=uniform(NUM_CLASSES))
+    predictions = _predictions(logit_prior=uniform(NUM_CLASSES))
     assert len(evaluate(predictions)) == 22
     assert passes == [12] + [1] * 10
 

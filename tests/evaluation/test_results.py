@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tailshift import Predictions, evaluate, load, load_recipe
+from tailshift import Predictions, evaluate, load_run, load_recipe
 from tailshift.evaluation.results import (
     COLUMNS,
     add_results,
@@ -203,7 +203,7 @@ def test_result_rows__of_files_that_lack_values(run_copy):
     (run_copy / "metrics.jsonl").write_text(
         '{"epoch": 1}\n{"epoch": 2, "seconds": 3}\n'
     )
-    row = result_rows(load(run_copy), ["uniform"])[0]
+    row = result_rows(load_run(run_copy), ["uniform"])[0]
     assert (row["commit"], row["hardware"], row["torch"]) == ("None", "None", "None")
     assert row["minutes"] == ""
 

@@ -113,7 +113,7 @@ def strange_lines(draw: st.DrawFn, valid: bytes) -> bytes:
 
 
 ENTRIES = (
-    *("logits", "labels", "source_counts", "trained_prior", "probs", "class_names"),
+    *("logits", "labels", "source_counts", "logit_prior", "probs", "class_names"),
     *("model.weight", "model.bias", "weight", "bias", "random.cpu", "x"),
     *("optimizer.0.momentum_buffer", "optimizer.7.y", "optimizer.x"),
 )
@@ -243,7 +243,7 @@ class Target(NamedTuple):
 
 
 def _read_run(path: Path) -> None:
-    run = ts.load(path.parent)
+    run = ts.load_run(path.parent)
     assert run.class_names
     assert run.model
     assert isinstance(run.metrics, list)
@@ -289,17 +289,17 @@ def _read_backbone(path: Path) -> None:
 
 
 def _read_bank(path: Path) -> None:
-    data = ts.FeatureBank.load(path.parent).data()
+    data = ts.FeatureCache.load(path.parent).data()
     next(data.train.loader(batch_size=2, training=True).epoch(0))
 
 
 def _read_features(path: Path) -> None:
     shutil.rmtree(path.parent / "bank", ignore_errors=True)
-    ts.FeatureBank.from_file(path.parent / "bank", path).data()
+    ts.FeatureCache.from_file(path.parent / "bank", path).data()
 
 
 def _read_book(path: Path) -> None:
-    book = ts.PriorBook.load(path)
+    book = ts.SitePriors.load(path)
     for site in ("all", *book.sites):
         assert torch.isfinite(book.prior(site)).all()
     for site in book.sites:
@@ -370,7 +370,7 @@ def _features(path: Path) -> None:
 
 
 def _book(path: Path) -> None:
-    book = ts.PriorBook(["kea", "tui"], [0.25, 0.75])
+    book = ts.SitePriors(["kea", "tui"], [0.25, 0.75])
     book.add("north")
     book.add("lake", counts=[9, 1], parent="north")
     book.add("hill", shares=[0.5, 0.5], num_samples=4.0, parent="north")
@@ -394,7 +394,7 @@ def _onnx(path: Path) -> None:
     opset = [onnx.helper.make_opsetid("", 17)]
     model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
     facts = {"class_names": ["kea", "tui"], "image_size": 8, "in_channels": 1}
-    facts |= {"resized": 9, "source_prior": [0.5, 0.5], "trained_prior": [0.5, 0.5]}
+    facts |= {"resized": 9, "source_prior": [0.5, 0.5], "logit_prior": [0.5, 0.5]}
     texts = {key: json.dumps(value) for key, value in facts.items()}
     onnx.helper.set_model_props(model, texts)
     path.write_bytes(model.SerializeToString())
@@ -536,7 +536,7 @@ def test_bank__ends_in_a_result_or_one_sentence(
 
 def _bank(folder: Path, name: str) -> Target:
     x, y = np.random.rand(6, 3).astype(np.float32), ["kea", "tui"] * 3
-    ts.FeatureBank.from_arrays(folder, train=(x, y), test=(x, y))
+    ts.FeatureCache.from_arrays(folder, train=(x, y), test=(x, y))
     return Target(name, (folder / name).read_bytes(), _read_bank, BANK_FILES[name])
 
 

@@ -70,7 +70,7 @@ def _fit_and_test(folder: Path, batch_size: int, **settings: Any) -> Model:
     model, data = Model(), _data(0)
     callback = keep_predictions(
         folder / "test.safetensors",
-        trained_prior=ts.priors.uniform(3),
+        logit_prior=ts.priors.uniform(3),
         source_counts=COUNTS,
     )
     sampler = ClassSampler(data.tensors[1], "progressive", num_epochs=2)
@@ -128,7 +128,7 @@ def test_keep_predictions__what_the_module_answered(tmp_path: Path) -> None:
     model, data = Model(), _data(1)
     callback = keep_predictions(
         tmp_path / "test.safetensors",
-        trained_prior=[1 / 3] * 3,
+        logit_prior=[1 / 3] * 3,
         source_counts=COUNTS,
         class_names=("a", "b", "c"),
     )
@@ -140,7 +140,7 @@ def test_keep_predictions__what_the_module_answered(tmp_path: Path) -> None:
     torch.testing.assert_close(kept.logits, f)
     assert kept.labels.tolist() == data.tensors[1].tolist()
     assert kept.class_names == ("a", "b", "c")
-    assert kept.trained_prior is not None
+    assert kept.logit_prior is not None
     records = ts.evaluate(kept, ["uniform"])
     assert len(records) == 2
 

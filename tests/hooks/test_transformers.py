@@ -96,11 +96,11 @@ def test_trainer_loss__predictions_are_retargeted(tmp_path: Path) -> None:
         found.predictions,
         found.label_ids,
         source_counts=torch.tensor([60, 30, 10]),
-        trained_prior=ts.priors.uniform(3),
+        logit_prior=ts.priors.uniform(3),
     )
     assert kept.labels.tolist() == LABELS
     f = ts.post_compensate(
-        found.predictions, trained_prior=kept.trained_prior, target_prior=[0, 0.5, 0.5]
+        found.predictions, logit_prior=kept.logit_prior, target_prior=[0, 0.5, 0.5]
     )
     expected = found.predictions + torch.tensor([0, 0.5, 0.5]).mul(3).log().numpy()
     assert f == pytest.approx(expected)

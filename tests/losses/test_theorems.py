@@ -77,7 +77,7 @@ def test_theorem_1__compensated_softmax_is_the_target_posterior():
     for _ in range(5):
         p_t = torch.rand(4, generator=g).double()
         p_t /= p_t.sum()
-        answer = post_compensate(logits, trained_prior=P_S, target_prior=p_t)
+        answer = post_compensate(logits, logit_prior=P_S, target_prior=p_t)
         torch.testing.assert_close(
             answer.softmax(1), _posterior(p_t), rtol=0, atol=1e-6
         )
@@ -130,7 +130,7 @@ def test_lade__one_table_answers_for_every_prior():
     logits = _minimise(lambda f: lade_loss(f, Y, P_S, alpha=0.1, lam=0.1))
     torch.testing.assert_close(logits, _disentangled(), rtol=0, atol=1e-3)
     p_t, uniform = P_S.flip(0), priors.uniform(4)
-    answer = post_compensate(logits, trained_prior=uniform, target_prior=p_t)
+    answer = post_compensate(logits, logit_prior=uniform, target_prior=p_t)
     torch.testing.assert_close(answer.softmax(1), _posterior(p_t), rtol=0, atol=1e-3)
 
 
@@ -144,8 +144,8 @@ def test_focal__undone_and_compensated_is_the_target_posterior(name, settings, g
     method = METHODS.get(name)(gamma=gamma, **settings)
     loss = method.build_loss(PAIRS.sum(0))
     logits = _minimise(lambda f: loss(f, Y))
-    p_t, carried = P_S.flip(0), method.trained_prior(PAIRS.sum(0))
+    p_t, carried = P_S.flip(0), method.logit_prior(PAIRS.sum(0))
     for f, is_exact in ((method.log_posteriors(logits), True), (logits, False)):
-        answer = post_compensate(f, trained_prior=carried, target_prior=p_t)
+        answer = post_compensate(f, logit_prior=carried, target_prior=p_t)
         error = (answer.softmax(1) - _posterior(p_t)).abs().max()
         assert (error < 1e-6) if is_exact else (error > 0.02)

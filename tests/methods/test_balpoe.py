@@ -36,7 +36,7 @@ def test_balpoe__loss_is_of_the_experts(taus: tuple[float, ...]) -> None:
 
 
 def test_balpoe__mean_of_the_logits_contains_the_uniform_prior() -> None:
-    torch.testing.assert_close(BalPoE().trained_prior(COUNTS), priors.uniform(4))
+    torch.testing.assert_close(BalPoE().logit_prior(COUNTS), priors.uniform(4))
 
 
 @pytest.mark.parametrize("taus", [(0.0, 1.0, 2.0), (0.0, 0.5), (0.0, 0.0, 1.0, 3.0)])
@@ -46,7 +46,7 @@ def test_balpoe__prior_of_the_mean_by_hand(taus: tuple[float, ...]) -> None:
     log_likelihood = torch.randn(5, 4, dtype=torch.float64)
     contained = balpoe_priors(p_s, taus=taus)
     mean = (log_likelihood + contained.log()[:, None]).mean(0)
-    trained = BalPoE(taus=taus).trained_prior(COUNTS)
+    trained = BalPoE(taus=taus).logit_prior(COUNTS)
     torch.testing.assert_close(
         trained,
         (p_s ** (1 - sum(taus) / len(taus)))
@@ -55,7 +55,7 @@ def test_balpoe__prior_of_the_mean_by_hand(taus: tuple[float, ...]) -> None:
     equal = priors.uniform(len(taus))
     torch.testing.assert_close(trained, aggregate_prior(contained, equal))
     retargeted = ts.post_compensate(
-        mean, trained_prior=trained, target_prior=priors.uniform(4)
+        mean, logit_prior=trained, target_prior=priors.uniform(4)
     )
     torch.testing.assert_close(retargeted.softmax(1), log_likelihood.softmax(1))
 

@@ -52,8 +52,8 @@ def test_method__trains_and_answers_for_all_targets(run: ts.Run) -> None:
     assert len(records) == 22
     assert len({record.target for record in records}) == 11
     assert all(0 < record.accuracy <= 1 for record in records)
-    expected = run.config.trained_prior(run.source_counts)
-    carried = run.predictions().trained_prior
+    expected = run.config.logit_prior(run.source_counts)
+    carried = run.predictions().logit_prior
     assert carried is not None
     torch.testing.assert_close(carried, expected)
 
@@ -62,7 +62,7 @@ def test_method__saved_weights_give_the_saved_logits(run: ts.Run) -> None:
     data = run.config.data.load(root=None, seed=0)
     images = (data.test.images / 255 - torch.tensor(data.mean)) / torch.tensor(data.std)
     with torch.inference_mode():
-        logits = ts.load(run.directory).model(images)
+        logits = ts.load_run(run.directory).model(images)
     torch.testing.assert_close(logits, run.predictions().logits)
 
 

@@ -36,7 +36,7 @@ def test_adapt_experts__logits_carry_the_stated_prior(
     assert (adapted.shares - 1 / 3).abs().max() > 0.01
     carried = sade_priors(run.source_prior, tau=2.0)
     product = (carried ** adapted.shares[:, None]).prod(0)
-    torch.testing.assert_close(adapted.trained_prior, product / product.sum())
+    torch.testing.assert_close(adapted.logit_prior, product / product.sum())
     x = torch.randn(4, 1, 8, 8)
     with torch.no_grad():
         v = run.model.head.experts(run.model.backbone(x))  # type: ignore[operator] # an expert head's
@@ -44,7 +44,7 @@ def test_adapt_experts__logits_carry_the_stated_prior(
         torch.testing.assert_close(adapted.model(x), expected)
         torch.testing.assert_close(run.model(x), v.mean(0))
     torch.testing.assert_close(
-        run.trained_prior, aggregate_prior(carried, [1 / 3, 1 / 3, 1 / 3])
+        run.logit_prior, aggregate_prior(carried, [1 / 3, 1 / 3, 1 / 3])
     )
 
 

@@ -61,26 +61,26 @@ def test_method__settings_have_defaults_and_cannot_change(method: Method) -> Non
             setattr(method, field.name, None)
 
 
-def test_method__trained_prior_is_a_prior(method: Method) -> None:
-    prior = method.trained_prior(COUNTS)
+def test_method__logit_prior_is_a_prior(method: Method) -> None:
+    prior = method.logit_prior(COUNTS)
     assert prior.dtype == torch.float64
     assert prior.shape == (4,)
     assert (prior > 0).all()
     assert prior.sum().item() == pytest.approx(1, abs=1e-12)
 
 
-def test_method__permuting_classes_permutes_the_trained_prior(method: Method) -> None:
+def test_method__permuting_classes_permutes_the_logit_prior(method: Method) -> None:
     order = torch.tensor([2, 0, 3, 1])
-    expected = method.trained_prior(COUNTS)[order]
-    torch.testing.assert_close(method.trained_prior(COUNTS[order]), expected)
+    expected = method.logit_prior(COUNTS)[order]
+    torch.testing.assert_close(method.logit_prior(COUNTS[order]), expected)
 
 
 @pytest.mark.parametrize(
     "method", [Softmax(), Focal(), LDAM(), CausalNorm(alpha=0), CRT(), LWS()]
 )
-def test_trained_prior__of_what_was_sampled(method: Method) -> None:
+def test_logit_prior__of_what_was_sampled(method: Method) -> None:
     expected = priors.from_counts(COUNTS)
-    torch.testing.assert_close(method.trained_prior(COUNTS), expected)
+    torch.testing.assert_close(method.logit_prior(COUNTS), expected)
 
 
 @pytest.mark.parametrize(
@@ -96,24 +96,24 @@ def test_trained_prior__of_what_was_sampled(method: Method) -> None:
         ReweightedSoftmax(),
     ],
 )
-def test_trained_prior__uniform(method: Method) -> None:
-    torch.testing.assert_close(method.trained_prior(COUNTS), priors.uniform(4))
+def test_logit_prior__uniform(method: Method) -> None:
+    torch.testing.assert_close(method.logit_prior(COUNTS), priors.uniform(4))
 
 
-def test_trained_prior__of_weights() -> None:
+def test_logit_prior__of_weights() -> None:
     """∝ n · w: square roots of the counts, or the class-balanced weights."""
-    square_root = ReweightedSoftmax(weights="square_root").trained_prior(COUNTS)
+    square_root = ReweightedSoftmax(weights="square_root").logit_prior(COUNTS)
     torch.testing.assert_close(square_root, priors.from_counts(COUNTS**0.5))
     weights = class_balanced_weights(COUNTS, beta=0.9)
     expected = priors.from_counts(COUNTS * weights)
     for method in (ClassBalancedFocal(beta=0.9), LDAMDRW(beta=0.9)):
-        torch.testing.assert_close(method.trained_prior(COUNTS), expected)
+        torch.testing.assert_close(method.logit_prior(COUNTS), expected)
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.5, 1.0, 2.0])
 def test_logit_adjustment__carries_the_rest_of_the_prior(tau: float) -> None:
     """∝ p_s^(1−τ): the source prior, its square root, uniform, its inverse."""
-    carried = LogitAdjustment(tau=tau).trained_prior(COUNTS)
+    carried = LogitAdjustment(tau=tau).logit_prior(COUNTS)
     expected = priors.from_counts(COUNTS.double() ** (1 - tau))
     torch.testing.assert_close(carried, expected)
 
@@ -127,7 +127,7 @@ def test_logit_adjustment__in_the_loss_or_post_hoc() -> None:
     post_hoc = LogitAdjustment(tau=0.5, when="post_hoc")
     loss = post_hoc.build_loss(COUNTS)(logits, labels)
     assert torch.equal(loss, cross_entropy_loss(logits, labels))
-    torch.testing.assert_close(post_hoc.trained_prior(COUNTS), p_s)
+    torch.testing.assert_close(post_hoc.logit_prior(COUNTS), p_s)
 
 
 def test_balanced_softmax__takes_the_source_prior() -> None:
@@ -214,6 +214,6 @@ def test_resampled_softmax__names_its_sampler() -> None:
 
 
 def test_method__base_states_nothing() -> None:
-    for ask in (Method().build_loss, Method().trained_prior):
+    for ask in (Method().build_loss, Method().logit_prior):
         with pytest.raises(NotImplementedError):
             ask(COUNTS)

@@ -69,7 +69,7 @@ def test_oltr_loss__can_be_smoothed() -> None:
 def test_oltr__carries_the_samplers_prior() -> None:
     config = ts.load_recipe("digits_lt", CONFIG)
     counts = torch.tensor([50, 20, 5, 1])
-    torch.testing.assert_close(config.trained_prior(counts), priors.uniform(4))
+    torch.testing.assert_close(config.logit_prior(counts), priors.uniform(4))
 
 
 def test_build_optimizer__the_backbone_has_a_rate_of_its_own() -> None:

@@ -60,10 +60,10 @@ def test_sade__mean_carries_the_geometric_mean(tau: float) -> None:
     log_likelihood = torch.randn(5, 4, dtype=torch.float64)
     carried = sade_priors(priors.from_counts(COUNTS), tau=tau)
     mean = (log_likelihood + carried.log()[:, None]).mean(0)
-    trained = SADE(tau=tau).trained_prior(COUNTS)
+    trained = SADE(tau=tau).logit_prior(COUNTS)
     torch.testing.assert_close(trained.sum().item(), 1.0)
     compensated = ts.post_compensate(
-        mean, trained_prior=trained, target_prior=priors.uniform(4)
+        mean, logit_prior=trained, target_prior=priors.uniform(4)
     )
     torch.testing.assert_close(compensated.softmax(1), log_likelihood.softmax(1))
 
@@ -71,10 +71,8 @@ def test_sade__mean_carries_the_geometric_mean(tau: float) -> None:
 def test_sade__mean_is_uniform_at_tau_1_only_where_ranks_mirror() -> None:
     """p_s · p̄ is constant for geometric counts, and at τ = 2 rare classes win."""
     geometric = torch.tensor([8, 4, 2, 1])
-    torch.testing.assert_close(
-        SADE(tau=1.0).trained_prior(geometric), priors.uniform(4)
-    )
-    prior = SADE(tau=2.0).trained_prior(geometric)
+    torch.testing.assert_close(SADE(tau=1.0).logit_prior(geometric), priors.uniform(4))
+    prior = SADE(tau=2.0).logit_prior(geometric)
     assert (prior.diff() > 0).all()
     expected = torch.tensor([1.0, 2, 4, 8], dtype=torch.float64) ** (1 / 3)
     torch.testing.assert_close(prior, expected / expected.sum())

@@ -14,13 +14,13 @@ from tailshift.models import PostCompensated, UncalibratedWarning
 class TestPostCompensated:
     def _model(self):
         return PostCompensated(
-            nn.Linear(3, 2), trained_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
+            nn.Linear(3, 2), logit_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
         )
 
     def test_equals_the_function(self):
         model, x = self._model(), torch.randn(4, 3)
         expected = post_compensate(
-            model.model(x), trained_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
+            model.model(x), logit_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
         )
         assert torch.equal(model(x), expected)
 
@@ -33,7 +33,7 @@ class TestPostCompensated:
         (tmp_path / "site.json").write_text('{"kiwi": 30, "kea": 10}')
         model = PostCompensated(
             nn.Identity(),
-            trained_prior=[0.5, 0.5],
+            logit_prior=[0.5, 0.5],
             target_prior="uniform",
             source_counts=[1, 9],
             class_names=["kea", "kiwi"],
@@ -79,7 +79,7 @@ class TestPostCompensated:
 
     def test_refuses_a_model_with_other_classes(self):
         model = PostCompensated(
-            nn.Identity(), trained_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
+            nn.Identity(), logit_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
         )
         with pytest.raises(ValueError, match="entries") as error:
             model(torch.zeros(1, 3))
@@ -110,7 +110,7 @@ class _Known:
 def _served(model=None, **settings):
     uniform = priors.uniform(3)
     return PostCompensated(
-        model or nn.Identity(), trained_prior=uniform, target_prior=uniform, **settings
+        model or nn.Identity(), logit_prior=uniform, target_prior=uniform, **settings
     )
 
 
@@ -185,7 +185,7 @@ def _reference_uncalibrated(logits, p_trained):
 def test_adapt__without_an_estimator_is_plain_em():
     p = torch.tensor([0.5, 0.3, 0.2]).double()
     f = _shifted([0.1, 0.2, 0.7], 300) + p.log()
-    model = PostCompensated(nn.Identity(), trained_prior=p, target_prior=p)
+    model = PostCompensated(nn.Identity(), logit_prior=p, target_prior=p)
     expected = _reference_uncalibrated(f, p)
     torch.testing.assert_close(
         model.adapt([f]).target_prior, expected, atol=1e-5, rtol=0

@@ -90,7 +90,7 @@ def test_comparisons__are_the_runs_accuracies(shared_runs: Path) -> None:
     for method in ("softmax", "balanced_softmax", "lade"):
         for seed in (0, 1):
             folder = shared_runs / f"inaturalist2018_{method}" / f"{method}-seed{seed}"
-            predictions = ts.load(folder).predictions("test")
+            predictions = ts.load_run(folder).predictions("test")
             for record in ts.evaluate(predictions, ["uniform"]):
                 key = (method, record.compensated)
                 found.setdefault(key, []).append(100 * record.accuracy)
@@ -236,7 +236,7 @@ def test_train_jobs__says_what_the_data_lacks_and_goes_on(tmp_path: Path) -> Non
         f"training {RECIPES[0]} with seed 0 (1 of 4)",
         f"training {RECIPES[2]} with seed 0 (4 of 4)",
     ]
-    assert ts.load(digits.directory).is_finished
+    assert ts.load_run(digits.directory).is_finished
 
 
 def test_train_jobs__a_run_that_diverges_stops_no_other(
@@ -285,7 +285,7 @@ def kept(shared_runs: Path, tmp_path: Path) -> Path:
         method = name.partition("-")[0]
         for seed in (0, 1):
             run = shared_runs / f"inaturalist2018_{method}" / f"{method}-seed{seed}"
-            ts.load(run).predictions("test").half().save(
+            ts.load_run(run).predictions("test").half().save(
                 folder / f"cifar100_lt_ir50_{name}-seed{seed}.safetensors"
             )
     return folder

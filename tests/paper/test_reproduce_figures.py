@@ -57,7 +57,7 @@ def test_reproduce__trains_what_is_missing_and_finds_it(tmp_path: Path) -> None:
     assert [run.key for run in runs] == ["balanced_softmax", "lade", "lade", "lade"]
     assert len(said) == 4
     for run, alpha in zip(runs, ALPHAS, strict=True):
-        assert _alpha(ts.load(run.name).config) == alpha
+        assert _alpha(ts.load_run(run.name).config) == alpha
     svg, png = plan.draw(tmp_path / "figures")
     text = svg.read_text(encoding="utf-8")
     assert all(run.method in text for run in runs)

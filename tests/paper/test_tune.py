@@ -190,7 +190,7 @@ def test_validation_score__by_hand() -> None:
     predictions = Predictions(
         f,
         torch.tensor([0, 0, 0, 1]),
-        trained_prior=torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64),
+        logit_prior=torch.tensor([0.6, 0.2, 0.2], dtype=torch.float64),
     )
     assert validation_score(predictions) == pytest.approx((2 / 3 + 1) / 2)
 

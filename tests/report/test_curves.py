@@ -17,8 +17,8 @@ def _reference_average_probability(
     totals = [0.0] * num_classes
     for f in predictions.logits.tolist():
         if compensated:
-            assert predictions.trained_prior is not None
-            p = predictions.trained_prior.tolist()
+            assert predictions.logit_prior is not None
+            p = predictions.logit_prior.tolist()
             f = [v - math.log(p[c]) + math.log(1 / len(f)) for c, v in enumerate(f)]
         weights = [math.exp(v - max(f)) for v in f]
         for c, weight in enumerate(weights):

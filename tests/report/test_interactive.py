@@ -43,7 +43,7 @@ def test_payload__holds_what_was_predicted(make_runs) -> None:
     np.testing.assert_allclose(halves, f - f.max(1, keepdims=True), rtol=1e-3)
     assert (halves.max(1) == 0).all()
     assert _decode(run["labels"], "<u2").tolist() == predictions.labels.tolist()
-    assert run["trainedPrior"] == predictions.trained_prior.tolist()
+    assert run["trainedPrior"] == predictions.logit_prior.tolist()
     assert data["counts"] == predictions.source_counts.tolist()
     assert data["order"] == list(range(10))
     assert sum(map(len, data["groups"].values())) == 10
@@ -51,9 +51,7 @@ def test_payload__holds_what_was_predicted(make_runs) -> None:
 
 def test_payload__without_priors(make_runs) -> None:
     [run] = make_runs(("Softmax",), 1)
-    unknown = dataclasses.replace(
-        run.predictions, source_counts=None, trained_prior=None
-    )
+    unknown = dataclasses.replace(run.predictions, source_counts=None, logit_prior=None)
     runs = [dataclasses.replace(run, predictions=unknown)]
     data = payload(runs, _all_rows(runs))
     assert data["counts"] is None

@@ -322,9 +322,7 @@ def test_pairs__are_the_confusions_that_change_most(make_runs, open_page) -> Non
 
 def test_unknown_prior__only_raw_results(make_runs, open_page) -> None:
     [run] = make_runs(("Softmax",), 1)
-    unknown = dataclasses.replace(
-        run.predictions, source_counts=None, trained_prior=None
-    )
+    unknown = dataclasses.replace(run.predictions, source_counts=None, logit_prior=None)
     page = open_page([dataclasses.replace(run, predictions=unknown)])
     page.locator("#shift").fill("1")
     expected, _ = _reference(

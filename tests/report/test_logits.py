@@ -21,7 +21,7 @@ def test_run_from_logits__named_after_the_file(tmp_path: Path) -> None:
     run = run_from_logits(path)
     assert (run.method, run.seed, run.name) == ("gradient boosting", 0, str(path))
     assert run.predictions.logits.tolist() == torch.eye(3).tolist()
-    assert run.predictions.trained_prior is None
+    assert run.predictions.logit_prior is None
 
 
 def test_run_from_logits__name_and_seed(tmp_path: Path) -> None:
@@ -41,24 +41,24 @@ def test_run_from_logits__prior_where_the_file_has_none(
     tmp_path: Path, asked: str | None, expected: list[float] | None
 ) -> None:
     path = _save(tmp_path / "a.npz", source_counts=np.array([2, 1, 1]))
-    prior = run_from_logits(path, trained_prior=asked).predictions.trained_prior
+    prior = run_from_logits(path, logit_prior=asked).predictions.logit_prior
     assert (None if prior is None else prior.tolist()) == expected
 
 
 def test_run_from_logits__the_file_knows_better(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     prior = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    Predictions(torch.eye(3), torch.arange(3), trained_prior=prior).save(path)
-    run = run_from_logits(path, trained_prior="uniform")
-    assert run.predictions.trained_prior.tolist() == prior.tolist()
+    Predictions(torch.eye(3), torch.arange(3), logit_prior=prior).save(path)
+    run = run_from_logits(path, logit_prior="uniform")
+    assert run.predictions.logit_prior.tolist() == prior.tolist()
 
 
 def test_run_from_logits__no_counts_to_take_the_prior_from(tmp_path: Path) -> None:
     path = _save(tmp_path / "a.npz")
     with pytest.raises(ValueError, match="source_counts") as error:
-        run_from_logits(path, trained_prior="source")
+        run_from_logits(path, logit_prior="source")
     assert str(error.value) == (
-        "`trained_prior` 'source' is the prior of the training set, but "
+        "`logit_prior` 'source' is the prior of the training set, but "
         f"{path} holds no `source_counts`. Add them to the file."
     )
 

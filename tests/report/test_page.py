@@ -135,7 +135,7 @@ def test_write_report__without_priors_only_raw_results(
     make_runs, tmp_path: Path
 ) -> None:
     runs = [
-        _change(run, source_counts=None, trained_prior=None)
+        _change(run, source_counts=None, logit_prior=None)
         for run in make_runs(num_seeds=1)
     ]
     page = _write(tmp_path / "a.html", runs)

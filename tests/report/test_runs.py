@@ -168,22 +168,22 @@ def test_report__warns_of_logits_whose_prior_is_not_known(tmp_path: Path) -> Non
         ts.report(path, tmp_path / "out")
     assert str(warned[0].message) == (
         f"{path} does not say which prior its logits carry, so only raw results are "
-        "shown. Name it with --trained-prior."
+        "shown. Name it with --logit-prior."
     )
 
 
 def test_report_run__compensates_from_the_measured_prior(digits_run: ts.Run) -> None:
     val = digits_run.predictions("val")
-    found = ts.carried_prior(val.logits, val.labels, digits_run.source_prior)
+    found = ts.measure_logit_prior(val.logits, val.labels, digits_run.source_prior)
     [run] = gather_runs(digits_run, prior="measured")
     assert run.carried is not None
-    assert run.predictions.trained_prior is not None
-    assert torch.equal(run.predictions.trained_prior, found.prior)
+    assert run.predictions.logit_prior is not None
+    assert torch.equal(run.predictions.logit_prior, found.prior)
     assert run.carried.kappa == found.kappa
     [run] = gather_runs(digits_run)
     assert run.carried is not None
-    assert run.predictions.trained_prior is not None
-    assert torch.equal(run.predictions.trained_prior, ts.priors.uniform(10))
+    assert run.predictions.logit_prior is not None
+    assert torch.equal(run.predictions.logit_prior, ts.priors.uniform(10))
     assert run.carried.kappa == found.kappa
 
 
@@ -230,5 +230,5 @@ def test_gather_runs__cannot_measure_without_validation_images(run_copy: Path) -
         gather_runs(file, prior="measured")
     assert str(error.value) == (
         f"`prior` 'measured' needs validation images, but {file} is a file of logits. "
-        "Measure it with ts.carried_prior and save it as `trained_prior`."
+        "Measure it with ts.measure_logit_prior and save it as `logit_prior`."
     )

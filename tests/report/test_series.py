@@ -64,7 +64,7 @@ def test_answers__are_those_of_post_compensate(make_runs) -> None:
     p = run.predictions
     torch.testing.assert_close(answers(p, "uniform", compensated=False), p.logits)
     expected = post_compensate(
-        p.logits, trained_prior=p.trained_prior, target_prior=priors.uniform(10)
+        p.logits, logit_prior=p.logit_prior, target_prior=priors.uniform(10)
     ).softmax(-1)
     ours = answers(p, "uniform", compensated=True).softmax(-1)
     torch.testing.assert_close(ours, expected)

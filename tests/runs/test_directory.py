@@ -86,7 +86,7 @@ def test_train__output_is_a_file(tmp_path: Path) -> None:
 def test_train__refuses_to_replace_a_run(run_copy: Path) -> None:
     before = _contents(run_copy)
     with pytest.raises(FileExistsError) as error:
-        ts.train(ts.load(run_copy).config, output=run_copy)
+        ts.train(ts.load_run(run_copy).config, output=run_copy)
     assert str(error.value) == (
         f"`output` {run_copy} exists. Resume it (--resume), replace it "
         "(--force) or name another folder (--output)."
@@ -163,12 +163,12 @@ def test_load__names_what_was_edited(
     run_copy: Path, name: str, old: str, new: str, key: str
 ) -> None:
     """Neither are predictions made with it, nor is a run resumed; --force replaces."""
-    path, config = run_copy / name, ts.load(run_copy).config
+    path, config = run_copy / name, ts.load_run(run_copy).config
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
     with pytest.raises(ValueError, match="edited") as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value) == (
         f"{path} was edited after it was written: `{key}` does not fit the checksum. "
         "Undo the edit, or train the run again with --force."
@@ -181,12 +181,12 @@ def test_load__names_what_was_edited(
 
 @pytest.mark.parametrize("name", ["config.json", "run.json"])
 def test_load__names_a_checksum_that_is_gone(run_copy: Path, name: str) -> None:
-    path, config = run_copy / name, ts.load(run_copy).config
+    path, config = run_copy / name, ts.load_run(run_copy).config
     content = json.loads(path.read_text())
     del content["checksum"]
     path.write_text(json.dumps(content | {"seed": 1}))
     with pytest.raises(ValueError, match="edited") as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value) == (
         f"{path} was edited after it was written: its checksum is gone. Undo the edit, "
         "or train the run again with --force."
@@ -206,7 +206,7 @@ def test_train__takes_an_empty_folder_and_relative_paths(
 
 
 def test_train__one_process_at_a_time(run_copy: Path) -> None:
-    config = ts.load(run_copy).config
+    config = ts.load_run(run_copy).config
     before = _contents(run_copy)
     with hold_lock(run_copy):
         owner = (run_copy / ".lock").read_text()
@@ -222,7 +222,7 @@ def test_train__one_process_at_a_time(run_copy: Path) -> None:
 
 def test_train__takes_over_a_lock_file_that_was_left(run_copy: Path) -> None:
     (run_copy / ".lock").write_text("4242 on another machine")
-    config = ts.load(run_copy).config
+    config = ts.load_run(run_copy).config
     assert ts.train(config, output=run_copy, resume=True).is_finished
     assert not (run_copy / ".lock").exists()
 
@@ -263,7 +263,7 @@ def test_train__begins_anew_where_it_was_killed_before_it_began(tmp_path: Path) 
 
 
 def test_train__resume_on_other_data(run_copy: Path) -> None:
-    config = ts.load(run_copy).config
+    config = ts.load_run(run_copy).config
     data = config.data.load(root=None, seed=0)
     rows = torch.arange(len(data.train)).flip(0)
     other = dataclasses.replace(data, train=data.train.subset(rows))
@@ -295,7 +295,7 @@ def test_train__damaged_checkpoint_gives_way_to_the_one_before(
 def test_train__full_disk(run_copy: Path) -> None:
     """Files may not grow beyond 100 kB, as on a disk that has no more room."""
     resource = pytest.importorskip("resource")
-    config = ts.load(run_copy).config
+    config = ts.load_run(run_copy).config
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     output = run_copy.parent / "new"
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -330,7 +330,7 @@ def test_begin_directory__killed_at_any_moment(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A checkpoint that is left has the metrics of its epochs."""
-    config = ts.load(run_copy).config
+    config = ts.load_run(run_copy).config
     remove, epochs = Path.unlink, []
 
     def remove_one(path: Path, missing_ok: bool = False) -> None:
@@ -345,7 +345,7 @@ def test_begin_directory__killed_at_any_moment(
         with pytest.raises(_KilledError):
             begin_directory(run_copy, config)
         if (run_copy / "checkpoint.safetensors").exists():
-            epochs.append(len(ts.load(run_copy).metrics))
+            epochs.append(len(ts.load_run(run_copy).metrics))
     assert epochs == [2]
     assert not (run_copy / "checkpoint.previous.safetensors").exists()
     assert (run_copy / "metrics.jsonl").exists()  # they go after the checkpoints

@@ -35,7 +35,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def test_kept_run__loads(run: Path) -> None:
-    loaded = ts.load(run)
+    loaded = ts.load_run(run)
     assert not loaded.is_finished
     assert [record["epoch"] for record in loaded.metrics] == [1, 2]
     assert loaded.environment["packages"]["tailshift"] == "0.1.0"
@@ -47,7 +47,7 @@ def test_kept_run__loads(run: Path) -> None:
 
 def test_kept_run__is_evaluated_and_reported(tailshift: Command, run: Path) -> None:
     records = ts.evaluate(
-        ts.load(run).predictions("test"), PAPER_TARGETS, sampling="first"
+        ts.load_run(run).predictions("test"), PAPER_TARGETS, sampling="first"
     )
     accuracies = [100 * r.accuracy for r in records if r.compensated]
     assert accuracies == pytest.approx(COMPENSATED, abs=0.005)
@@ -58,10 +58,10 @@ def test_kept_run__is_evaluated_and_reported(tailshift: Command, run: Path) -> N
 
 def test_kept_run__resumes_to_the_same_logits(tailshift: Command, run: Path) -> None:
     """The tolerance is for other CPUs; from here to the end the logits move by 1.6."""
-    before = ts.load(run).predictions("test").logits
+    before = ts.load_run(run).predictions("test").logits
     result = tailshift("train", "--resume", "--output", run)
     assert (result.code, result.complaints) == (0, [])
-    loaded = ts.load(run)
+    loaded = ts.load_run(run)
     assert loaded.is_finished
     assert [record["epoch"] for record in loaded.metrics] == [1, 2, 3, 4]
     logits = loaded.predictions("test").logits
@@ -73,6 +73,6 @@ def test_kept_run__resumes_to_the_same_logits(tailshift: Command, run: Path) -> 
 def test_kept_run__is_exported(run: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package)
-    difference = export_onnx(ts.load(run), run / "model.onnx")
+    difference = export_onnx(ts.load_run(run), run / "model.onnx")
     assert (run / "model.onnx").is_file()
     assert difference < 1e-4

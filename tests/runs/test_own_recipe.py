@@ -44,7 +44,7 @@ def test_own_recipe__is_reported_and_started_from(tailshift: Command, run: str) 
     short = ("--set", "train.epochs=2", "--set", "method.epochs=1")
     second = ("train", "digits_lt", "--method", "crt", "--from", run, *short)
     assert tailshift(*second).code == 0
-    assert ts.load("runs/digits_lt/crt-seed0").is_finished
+    assert ts.load_run("runs/digits_lt/crt-seed0").is_finished
 
 
 def test_own_recipe__does_not_disturb_reproduce(tailshift: Command, run: str) -> None:

@@ -24,7 +24,7 @@ def _test_images(run: ts.Run) -> torch.Tensor:
 
 
 def test_run__model_gives_the_saved_logits(digits_run: ts.Run) -> None:
-    run = ts.load(digits_run.directory)
+    run = ts.load_run(digits_run.directory)
     assert not run.model.training
     with torch.inference_mode():
         logits = run.model(_test_images(run))
@@ -35,9 +35,9 @@ def test_run__predictions_carry_the_priors(digits_run: ts.Run) -> None:
     test, val = digits_run.predictions(), digits_run.predictions("val")
     assert test.logits.shape == (500, 10)
     assert test.class_names == tuple("0123456789") == digits_run.class_names
-    assert test.trained_prior is not None
+    assert test.logit_prior is not None
     assert test.source_counts is not None
-    assert test.trained_prior.tolist() == [0.1] * 10
+    assert test.logit_prior.tolist() == [0.1] * 10
     assert test.source_counts.tolist() == [100, 64, 41, 27, 17, 11, 7, 4, 3, 2]
     assert len(val.labels) < len(test.labels)
 
@@ -59,7 +59,8 @@ def test_run__of_focal_gives_log_posteriors(
     facts = read_json(run.directory / "run.json")
     del facts["log_posteriors"]
     write_json(run.directory / "run.json", facts)
-    torch.testing.assert_close(ts.load(run.directory).predictions().logits, expected)
+    loaded = ts.load_run(run.directory)
+    torch.testing.assert_close(loaded.predictions().logits, expected)
     assert max(ts.export(run, tmp_path / "model.onnx").values()) < 1e-5
 
 
@@ -74,7 +75,7 @@ def test_run__retarget_is_the_formula(digits_run: ts.Run) -> None:
 
 @pytest.mark.filterwarnings("ignore::tailshift.estimators.FewSamplesWarning")
 def test_run__retarget_adapts_with_the_validation_logits(run_copy: Path) -> None:
-    run = ts.load(run_copy)
+    run = ts.load_run(run_copy)
     module = run.retarget(ts.priors.uniform(10))
     images = _test_images(run)[-100:]  # the two rarest digits
     module.adapt(images.split(50))
@@ -106,37 +107,37 @@ def test_run__says_what_was_asked_for_and_what_happened(digits_run: ts.Run) -> N
 
 
 def test_run__metrics_leave_out_a_line_cut_off(run_copy: Path) -> None:
-    whole = ts.load(run_copy).metrics
+    whole = ts.load_run(run_copy).metrics
     with (run_copy / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 3, "lo')
-    assert ts.load(run_copy).metrics == whole
+    assert ts.load_run(run_copy).metrics == whole
     (run_copy / "metrics.jsonl").unlink()
-    assert ts.load(run_copy).metrics == []
+    assert ts.load_run(run_copy).metrics == []
 
 
 def test_load__takes_relative_paths(
     run_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run_copy.parent)
-    assert ts.load("run").predictions().num_classes == 10
+    assert ts.load_run("run").predictions().num_classes == 10
     monkeypatch.chdir(run_copy)
-    assert ts.load(".").is_finished
+    assert ts.load_run(".").is_finished
 
 
 def test_load__no_such_folder(tmp_path: Path) -> None:
     path = tmp_path / "nothing"
     with pytest.raises(FileNotFoundError) as error:
-        ts.load(path)
+        ts.load_run(path)
     assert str(error.value) == f"there is no run directory {path}."
     path.touch()
     with pytest.raises(FileNotFoundError) as error:
-        ts.load(path)
+        ts.load_run(path)
     assert str(error.value) == f"there is no run directory {path}."
 
 
 def test_load__not_a_run(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as error:
-        ts.load(tmp_path)
+        ts.load_run(tmp_path)
     assert str(error.value) == (
         f"{tmp_path} is not a run directory: it has no config.json. "
         "`tailshift train` makes one."
@@ -146,7 +147,7 @@ def test_load__not_a_run(tmp_path: Path) -> None:
 def test_load__config_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model": "bert", "seed": 0}')
     with pytest.raises(ValueError, match="damaged") as error:
-        ts.load(tmp_path)
+        ts.load_run(tmp_path)
     assert str(error.value) == (
         f"{tmp_path / 'config.json'} is damaged: "
         f"`data.name` is missing. Known: {', '.join(ts.data.DATASETS)} "
@@ -162,18 +163,18 @@ def test_load__json_cut_off(run_copy: Path, name: str) -> None:
     path = run_copy / name
     path.write_text(path.read_text()[:30])
     with pytest.raises(ValueError, match="JSON") as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value).startswith(f"{path} is not valid JSON (")
     path.write_text("[]")
     with pytest.raises(ValueError, match="JSON") as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value) == f"{path} must hold a JSON object, but does not."
 
 
 def test_load__without_facts(run_copy: Path) -> None:
     (run_copy / "run.json").unlink()
     with pytest.raises(FileNotFoundError) as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value) == (
         f"{run_copy} was cut off before training began: it has no run.json. "
         f"Resume with `tailshift train --resume --output {run_copy}`."
@@ -185,7 +186,7 @@ def test_load__with_facts_missing(run_copy: Path) -> None:
     del facts["state"], facts["class_names"]
     write_json(run_copy / "run.json", facts)
     with pytest.raises(ValueError, match="damaged") as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value) == (
         f"{run_copy / 'run.json'} is damaged: it lacks class_names, state. "
         "Train the run again with --force."
@@ -196,20 +197,20 @@ def test_run__facts_are_typed_and_keep_what_they_do_not_know(run_copy: Path) -> 
     path = run_copy / "run.json"
     written = read_json(path) | {"site": "north"}
     write_json(path, written)
-    run = ts.load(run_copy)
+    run = ts.load_run(run_copy)
     assert json.loads(run.facts.model_dump_json(exclude_unset=True)) == written
     assert run.source_counts.tolist() == written["source_counts"]
     torch.testing.assert_close(
         run.source_prior, run.source_counts / run.source_counts.sum().double()
     )
-    assert run.trained_prior.tolist() == pytest.approx([0.1] * 10)  # LADE's
+    assert run.logit_prior.tolist() == pytest.approx([0.1] * 10)  # LADE's
     assert torch.cat(list(run.groups.values())).sort().values.tolist() == list(
         range(10)
     )
 
 
 def test_run__model_first_asked_for_in_inference_mode(run_copy: Path) -> None:
-    run = ts.load(run_copy)
+    run = ts.load_run(run_copy)
     with torch.inference_mode():
         model = run.model
     assert not any(weight.is_inference() for weight in model.state_dict().values())
@@ -227,7 +228,7 @@ def test_run__retargets_to_a_name(digits_run: ts.Run) -> None:
 def test_run__without_weights(run_copy: Path) -> None:
     (run_copy / "weights.safetensors").unlink()
     with pytest.raises(FileNotFoundError) as error:
-        _ = ts.load(run_copy).model
+        _ = ts.load_run(run_copy).model
     assert str(error.value) == (
         f"{run_copy} has no weights yet. Finish it with "
         f"`tailshift train --resume --output {run_copy}`."
@@ -238,7 +239,7 @@ def test_run__with_weights_cut_off(run_copy: Path) -> None:
     path = run_copy / "weights.safetensors"
     os.truncate(path, 1000)
     with pytest.raises(ValueError, match="whole") as error:
-        _ = ts.load(run_copy).model
+        _ = ts.load_run(run_copy).model
     assert str(error.value).startswith(f"{path} is not a whole safetensors file (")
 
 
@@ -246,7 +247,7 @@ def test_run__with_other_weights(run_copy: Path) -> None:
     path = run_copy / "weights.safetensors"
     save_weights(path, nn.Linear(2, 2))
     with pytest.raises(ValueError, match="another network") as error:
-        _ = ts.load(run_copy).model
+        _ = ts.load_run(run_copy).model
     assert str(error.value) == (
         f"{path} holds the weights of another network than the recipe names."
     )
@@ -255,7 +256,7 @@ def test_run__with_other_weights(run_copy: Path) -> None:
 def test_run__without_predictions(run_copy: Path) -> None:
     (run_copy / "predictions" / "test.safetensors").unlink()
     with pytest.raises(FileNotFoundError) as error:
-        ts.load(run_copy).predictions()
+        ts.load_run(run_copy).predictions()
     assert str(error.value) == (
         f"{run_copy} has no logits of split 'test', only of: val. Finish it with "
         f"`tailshift train --resume --output {run_copy}`."
@@ -266,7 +267,7 @@ def test_run__with_predictions_cut_off(run_copy: Path) -> None:
     path = run_copy / "predictions" / "test.safetensors"
     os.truncate(path, 1000)
     with pytest.raises(ValueError, match="cut short") as error:
-        ts.load(run_copy).predictions()
+        ts.load_run(run_copy).predictions()
     assert str(error.value) == f"{path} is no safetensors file or is cut short."
 
 
@@ -274,7 +275,7 @@ def test_run__quotes_a_path_with_spaces(run_copy: Path) -> None:
     moved = run_copy.rename(run_copy.parent / "my run")
     (moved / "run.json").unlink()
     with pytest.raises(FileNotFoundError) as error:
-        ts.load(moved)
+        ts.load_run(moved)
     assert str(error.value).endswith(f"`tailshift train --resume --output '{moved}'`.")
 
 
@@ -333,7 +334,7 @@ def test_load__with_facts_that_cannot_be(
     path = run_copy / "run.json"
     write_json(path, read_json(path) | changes)
     with pytest.raises(ValueError, match="damaged") as error:
-        ts.load(run_copy)
+        ts.load_run(run_copy)
     assert str(error.value) == (
         f"{path} is damaged: {named}. Train the run again with --force."
     )
@@ -367,7 +368,7 @@ def test_run__with_strange_metrics(run_copy: Path, line: str, fault: str) -> Non
     with path.open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(ValueError, match="damaged") as error:
-        _ = ts.load(run_copy).metrics
+        _ = ts.load_run(run_copy).metrics
     assert str(error.value) == (
         f"{path} is damaged: in line 3 {fault}. Train the run again with --force."
     )
@@ -394,7 +395,7 @@ def test_run__with_a_strange_environment(
     path = run_copy / "environment.json"
     write_json(path, content)
     with pytest.raises(ValueError, match="damaged") as error:
-        _ = ts.load(run_copy).environment
+        _ = ts.load_run(run_copy).environment
     assert str(error.value) == (
         f"{path} is damaged: {fault}. Train the run again with --force."
     )
@@ -406,11 +407,11 @@ def test_run__with_damaged_metrics(run_copy: Path, line: str) -> None:
     with path.open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(ValueError, match="damaged") as error:
-        _ = ts.load(run_copy).metrics
+        _ = ts.load_run(run_copy).metrics
     assert str(error.value) == f"{path} is damaged: line 3 is not a JSON object."
     path.write_bytes(b"\xff\n")
     with pytest.raises(ValueError, match="UTF-8") as error:
-        _ = ts.load(run_copy).metrics
+        _ = ts.load_run(run_copy).metrics
     assert str(error.value) == (
         f"`{path}` must be text in UTF-8, but byte 0 is not. Save it as UTF-8."
     )

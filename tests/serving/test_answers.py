@@ -22,7 +22,7 @@ def _rows(num_classes: int = 6) -> list[dict[str, str | float]]:
         ["a.jpg", "b/ü, 1.jpg"],
         logits[:, :num_classes],
         NAMES[:num_classes],
-        trained_prior=uniform(num_classes),
+        logit_prior=uniform(num_classes),
         target_prior=uniform(num_classes),
     )
 
@@ -33,7 +33,7 @@ def test_answer_rows__by_hand() -> None:
         ["x"],
         torch.tensor([[0.0, 1.0]]),
         ["cat", "dog"],
-        trained_prior=[0.5, 0.5],
+        logit_prior=[0.5, 0.5],
         target_prior=[0.25, 0.75],
     )
     share = 3 * math.e / (3 * math.e + 1)
@@ -74,7 +74,7 @@ def test_print_answers__no_formula_reaches_a_spreadsheet() -> None:
         ["=x.png", "\t=y.png"],
         torch.tensor([[1.0, 0.0], [0.0, 1.0]]),
         ["=1+1", "-0.5"],
-        trained_prior=uniform(2),
+        logit_prior=uniform(2),
         target_prior=uniform(2),
     )
     print_answers(file, rows)

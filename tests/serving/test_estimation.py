@@ -78,7 +78,7 @@ def test_estimate_shift__refuses_another_model(held_out: Predictions) -> None:
     )
     other = torch.full((3,), 1 / 3, dtype=torch.float64)
     with pytest.raises(ValueError, match="prior") as prior:
-        estimate_shift(held_out, Unlabelled(torch.zeros(4, 3), trained_prior=other))
+        estimate_shift(held_out, Unlabelled(torch.zeros(4, 3), logit_prior=other))
     assert str(prior.value) == (
         "the unlabelled logits carry another prior than the held-out ones. Both must "
         "come from one model."
@@ -100,8 +100,8 @@ def test_read_unlabelled__every_form(tmp_path: Path) -> None:
         assert found[name].labels is None
     for name in "de":
         assert torch.equal(found[name].labels, labels)
-    assert found["e"].trained_prior is not None
-    assert found["d"].trained_prior is None
+    assert found["e"].logit_prior is not None
+    assert found["d"].logit_prior is None
 
 
 @pytest.mark.parametrize(

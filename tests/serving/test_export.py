@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tailshift.serving.export
-from tailshift import Run, load, priors
+from tailshift import Run, load_run, priors
 from tailshift.compensation import post_compensate
 from tailshift.losses import focal_log_posteriors
 from tailshift.serving.export import (
@@ -50,7 +50,7 @@ def _expected(
     with torch.no_grad():
         logits = run.model(images.float())
     uniform = priors.uniform(10)  # LADE's logits carry it
-    return post_compensate(logits, trained_prior=uniform, target_prior=prior)
+    return post_compensate(logits, logit_prior=uniform, target_prior=prior)
 
 
 def _answers(path: Path, **inputs: Any) -> list[np.ndarray[Any, Any]]:
@@ -91,7 +91,7 @@ def test_onnx__metadata(digits_run: Run, folder: Path) -> None:
     entries = session.get_modelmeta().custom_metadata_map
     facts = {key: json.loads(text) for key, text in entries.items()}
     assert facts["class_names"] == list("0123456789")
-    np.testing.assert_allclose(facts["trained_prior"], 0.1)
+    np.testing.assert_allclose(facts["logit_prior"], 0.1)
     np.testing.assert_allclose(facts["target_prior"], REVERSED)
     counts = digits_run.source_counts.numpy()
     np.testing.assert_allclose(facts["source_prior"], counts / counts.sum())
@@ -192,7 +192,7 @@ class Undecided(torch.nn.Module):
 def test_export__a_network_that_cannot_be_written(
     run_copy: Path, tmp_path: Path, write: Any
 ) -> None:
-    run = load(run_copy)
+    run = load_run(run_copy)
     vars(run)["model"] = Undecided()
     with pytest.raises(ValueError, match="exported") as error:
         write(run, tmp_path / "model")
@@ -211,7 +211,7 @@ def test_onnx__distances_are_translated(run_copy: Path, tmp_path: Path) -> None:
             x = images.flatten(1)
             return -torch.cdist(x, torch.eye(10, x.shape[1]))
 
-    run = load(run_copy)
+    run = load_run(run_copy)
     vars(run)["model"] = Distances()
     assert export_onnx(run, tmp_path / "model.onnx") < 1e-5
 
@@ -226,6 +226,6 @@ def test_onnx__undoes_the_focal_loss_of_a_sure_network(
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             return focal_log_posteriors(40 * images.flatten(1)[:, :10], form=form)
 
-    run = load(run_copy)
+    run = load_run(run_copy)
     vars(run)["model"] = Sure()
     assert export_onnx(run, tmp_path / "model.onnx") < 1e-5

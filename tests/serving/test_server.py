@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from tailshift import Run
-from tailshift.estimators import PriorBook
+from tailshift.estimators import SitePriors
 
 pytest.importorskip("fastapi")
 pytest.importorskip("onnxruntime")
@@ -60,7 +60,7 @@ def _expected(run: Run, rows: Any, prior: Any) -> Any:
     """Return probabilities of test digits under a prior, by the kept logits."""
     f = run.predictions("test").logits.double().numpy()[rows]
     q = np.asarray(prior) / np.sum(prior)
-    shifted = np.exp(f) / run.trained_prior.numpy() * q
+    shifted = np.exp(f) / run.logit_prior.numpy() * q
     return shifted / shifted.sum(axis=1, keepdims=True)
 
 
@@ -381,7 +381,7 @@ def test_sites__an_unknown_one(connect: Connect, body: Any) -> None:
 def test_sites__a_book_is_answered_for_and_approval_comes_before_it(
     connect: Connect, trained: Run, body: Any, tmp_path: Path
 ) -> None:
-    book = PriorBook(trained.class_names, trained.source_prior)
+    book = SitePriors(trained.class_names, trained.source_prior)
     book.add("harbour", counts=list(range(1, 11)))
     book.save(tmp_path / "book.json")
     client = connect(held_out=None, book=tmp_path / "book.json")
@@ -397,7 +397,7 @@ def test_sites__a_book_is_answered_for_and_approval_comes_before_it(
 
 def test_open__a_book_of_other_classes(connect: Connect) -> None:
     with pytest.raises(ValueError, match="book") as error:
-        connect(held_out=None, book=PriorBook(["kea", "kiwi"], [0.5, 0.5]))
+        connect(held_out=None, book=SitePriors(["kea", "kiwi"], [0.5, 0.5]))
     assert str(error.value) == (
         "`book` must have the 10 classes of the model in their order, but has 2 that "
         "differ from them."

@@ -45,7 +45,7 @@ def test_refresh__is_the_estimate_of_the_stream(held_out: Predictions) -> None:
     """A window of blocks must say what `OnlineEstimator` says, batch by batch."""
     sites = _open(held_out=held_out, half_life=100)
     stream = OnlineEstimator(
-        source_prior=SOURCE, trained_prior=SOURCE, half_life=100
+        source_prior=SOURCE, logit_prior=SOURCE, half_life=100
     ).fit(held_out.logits, held_out.labels)
     for k, shares in enumerate(([6, 3, 1], [1, 1, 8], [1, 8, 1])):
         f, _ = _sample(shares, 400, seed=k + 1)

@@ -268,7 +268,7 @@ def test_train__pieces_without_exactness_are_another_regulariser(
 @pytest.mark.parametrize("name", ["lade", "oltr", "bbn"])
 def test_train__same_records_as_one_process(two: Path, alone: Path, name: str) -> None:
     """Of metrics and logits: no sample is missing or twice, and all are in order."""
-    found, expected = ts.load(two / name), ts.load(alone / name)
+    found, expected = ts.load_run(two / name), ts.load_run(alone / name)
     own = {"plugins"}  # one of them registered the network itself
     assert found.facts.model_dump(exclude=own) == expected.facts.model_dump(exclude=own)
     for record, wanted in zip(found.metrics, expected.metrics, strict=True):
@@ -308,9 +308,9 @@ def test_train__resumed_with_another_number_of_processes(
 
     monkeypatch.setattr(TrainingProgress, "step", interrupt)
     _train(tmp_path, name)
-    assert not ts.load(tmp_path / name).is_finished
+    assert not ts.load_run(tmp_path / name).is_finished
     _run(tmp_path, 2, "--resume", name)
-    assert ts.load(tmp_path / name).is_finished
+    assert ts.load_run(tmp_path / name).is_finished
     assert _difference(tmp_path / name, alone / name) < 1e-8
 
 
@@ -319,7 +319,7 @@ def test_train__a_stop_of_one_process_stops_all(tmp_path: Path) -> None:
     """All end after the same step, with the run saved and the code of pre-emption."""
     processes = _start([__file__, str(tmp_path), LONG], 2)
     _stop_after_an_epoch(processes, tmp_path / LONG)
-    assert ts.load(tmp_path / LONG).facts.state == "interrupted"
+    assert ts.load_run(tmp_path / LONG).facts.state == "interrupted"
 
 
 def test_train__dropout_draws_the_same_in_a_resumed_run(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_train__fabric_starts_the_command_again(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(str(tmp_path / "run")) == 1
-    assert ts.load(tmp_path / "run").is_finished
+    assert ts.load_run(tmp_path / "run").is_finished
 
 
 @pytest.mark.slow
@@ -394,7 +394,7 @@ def test_train__under_torchrun(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(str(tmp_path / "a")) == 1
-    assert ts.load(tmp_path / "a").config.train.devices == 1
+    assert ts.load_run(tmp_path / "a").config.train.devices == 1
 
 
 @pytest.mark.parametrize(("code", "is_requeued"), [(75, True), (0, False), (2, False)])

@@ -16,7 +16,7 @@ from torch import nn
 import tailshift as ts
 from tailshift.config import ModelConfig
 from tailshift.data.feature_files import map_split, split_path
-from tailshift.data.features import FeatureBank
+from tailshift.data.features import FeatureCache
 from tailshift.data.image_loader import BrokenImageWarning, FileLoader
 from tailshift.data.images import Preparation, load_image
 from tailshift.data.memory import Normalisation
@@ -26,7 +26,7 @@ from tailshift.models.pretrained import PUBLISHED, pixel_statistics
 from tailshift.recipes import feature_settings
 from tailshift.runs.directory import hold_lock
 from tailshift.training import extraction, extraction_work
-from tailshift.training.extraction import features
+from tailshift.training.extraction import extract_features
 
 TINY = "test_efficientnet"
 COUNTS = {"cat": 12, "dog": 8, "owl": 5}
@@ -65,13 +65,13 @@ def weights(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make(photos: Path, weights: Path, tmp_path: Path) -> Callable[..., FeatureBank]:
+def make(photos: Path, weights: Path, tmp_path: Path) -> Callable[..., FeatureCache]:
     """Make a bank of the photos, 32 pixels wide."""
 
-    def bank(folder: str = "bank", **settings: Any) -> FeatureBank:
+    def bank(folder: str = "bank", **settings: Any) -> FeatureCache:
         options = {"weights": weights, "image_size": 32, **settings}
         data = options.pop("data", f"folder:{photos}")
-        return features(data, f"timm:{TINY}", tmp_path / folder, **options)
+        return extract_features(data, f"timm:{TINY}", tmp_path / folder, **options)
 
     return bank
 
@@ -93,7 +93,7 @@ def _reference(photos: Path, weights: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def test_features__are_those_of_the_network(
-    make: Callable[..., FeatureBank], photos: Path, weights: Path
+    make: Callable[..., FeatureCache], photos: Path, weights: Path
 ) -> None:
     split = make().data().test
     expected = np.stack(list(_reference(photos, weights).values()))
@@ -103,7 +103,7 @@ def test_features__are_those_of_the_network(
 
 
 def test_features__views_vary_but_for_the_first(
-    make: Callable[..., FeatureBank],
+    make: Callable[..., FeatureCache],
 ) -> None:
     one, many = make("one"), make("many", views=3)
     assert many.facts.splits["test"].views == 1
@@ -114,7 +114,7 @@ def test_features__views_vary_but_for_the_first(
 
 
 def test_features__known_bank_is_returned_as_it_is(
-    make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., FeatureCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = make()
     monkeypatch.setattr(extraction, "work", None)
@@ -122,7 +122,7 @@ def test_features__known_bank_is_returned_as_it_is(
 
 
 def test_features__closes_the_loaders_that_it_opens(
-    make: Callable[..., FeatureBank], opened_loaders: list[FileLoader]
+    make: Callable[..., FeatureCache], opened_loaders: list[FileLoader]
 ) -> None:
     make(views=2)
     assert len(opened_loaders) == 4  # the training images twice
@@ -143,7 +143,7 @@ def _die_at(batch: int) -> Callable[..., Any]:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 def test_features__killed_and_resumed_are_the_same_bytes(
-    make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., FeatureCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extraction_work, "BATCH", 2)
     monkeypatch.setattr(extraction_work, "MARKED", 2)
@@ -174,7 +174,7 @@ def test_features__killed_and_resumed_are_the_same_bytes(
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 @pytest.mark.parametrize("damaged", ["note", "features", "labels"])
 def test_features__damaged_while_it_was_killed_are_the_same_bytes(
-    make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch, damaged: str
+    make: Callable[..., FeatureCache], monkeypatch: pytest.MonkeyPatch, damaged: str
 ) -> None:
     monkeypatch.setattr(extraction_work, "BATCH", 2)
     monkeypatch.setattr(extraction_work, "MARKED", 2)
@@ -201,7 +201,7 @@ def test_features__damaged_while_it_was_killed_are_the_same_bytes(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="it forks")
 def test_features__cut_short_while_it_was_killed_are_refused(
-    make: Callable[..., FeatureBank],
+    make: Callable[..., FeatureCache],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -221,7 +221,7 @@ def test_features__cut_short_while_it_was_killed_are_refused(
 
 @pytest.mark.filterwarnings("always::tailshift.data.image_loader.BrokenImageWarning")
 def test_features__of_two_processes_are_those_of_one(
-    make: Callable[..., FeatureBank], photos: Path
+    make: Callable[..., FeatureCache], photos: Path
 ) -> None:
     (photos / "cat" / "00.png").write_text("no image")
     with pytest.warns(BrokenImageWarning) as told:
@@ -246,7 +246,7 @@ def test_features__of_two_processes_are_those_of_one(
 
 
 def test_worker__sends_what_is_wrong(
-    make: Callable[..., FeatureBank], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., FeatureCache], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extraction_work.signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(extraction_work, "end_with_parent", lambda: None)
@@ -261,7 +261,7 @@ def test_worker__sends_what_is_wrong(
     assert str(error) == f"the feature bank {plan.folder} has no train.safetensors."
 
 
-def _broken_plan(make: Callable[..., FeatureBank]) -> extraction_work.BankPlan:
+def _broken_plan(make: Callable[..., FeatureCache]) -> extraction_work.BankPlan:
     bank = make()
     data = bank.data()
     split_path(bank.directory, "train").unlink()
@@ -270,7 +270,7 @@ def _broken_plan(make: Callable[..., FeatureBank]) -> extraction_work.BankPlan:
 
 
 def test_features__waits_for_another_process(
-    make: Callable[..., FeatureBank],
+    make: Callable[..., FeatureCache],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -286,7 +286,7 @@ def test_features__waits_for_another_process(
 
 
 def test_features__image_that_cannot_be_read(
-    make: Callable[..., FeatureBank], photos: Path
+    make: Callable[..., FeatureCache], photos: Path
 ) -> None:
     path = photos / "dog" / "03.png"
     path.write_bytes(path.read_bytes()[:50])
@@ -305,7 +305,7 @@ def test_features__image_that_cannot_be_read(
 
 @pytest.mark.filterwarnings("ignore::tailshift.data.image_loader.BrokenImageWarning")
 def test_features__class_without_images(
-    make: Callable[..., FeatureBank], photos: Path, tmp_path: Path
+    make: Callable[..., FeatureCache], photos: Path, tmp_path: Path
 ) -> None:
     for path in (photos / "owl").iterdir():
         path.write_text("no image")
@@ -321,7 +321,9 @@ def _no_number(network: nn.Module) -> None:
     next(network.parameters()).data.flatten()[0] = torch.nan
 
 
-def test_features__not_finite(make: Callable[..., FeatureBank], tmp_path: Path) -> None:
+def test_features__not_finite(
+    make: Callable[..., FeatureCache], tmp_path: Path
+) -> None:
     broken = _save_weights(tmp_path / "nan.pth", _no_number)
     with pytest.raises(FloatingPointError) as error:
         make(weights=broken)
@@ -336,7 +338,7 @@ def _wider(network: nn.Module) -> None:
 
 
 def test_features__weights_of_another_network(
-    make: Callable[..., FeatureBank], tmp_path: Path
+    make: Callable[..., FeatureCache], tmp_path: Path
 ) -> None:
     other = _save_weights(tmp_path / "other.pth", _wider)
     with pytest.raises(ValueError, match="another network") as error:
@@ -349,7 +351,7 @@ def test_features__weights_of_another_network(
 
 @pytest.mark.parametrize("change", ["network", "images", "views"])
 def test_features__other_than_the_bank_there(
-    make: Callable[..., FeatureBank], tmp_path: Path, photos: Path, change: str
+    make: Callable[..., FeatureCache], tmp_path: Path, photos: Path, change: str
 ) -> None:
     make()
     settings: dict[str, Any] = {"views": 2}
@@ -384,7 +386,7 @@ def _shifted(network: nn.Module) -> None:
     ],
 )
 def test_features__bad_arguments(
-    make: Callable[..., FeatureBank], settings: dict[str, Any], sentence: str
+    make: Callable[..., FeatureCache], settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=r"\w") as error:
         make(**settings)
@@ -393,7 +395,7 @@ def test_features__bad_arguments(
 
 def test_features__unknown_network(tmp_path: Path, photos: Path) -> None:
     with pytest.raises(ValueError, match="lite1") as error:
-        features(f"folder:{photos}", "lite1", tmp_path / "bank")
+        extract_features(f"folder:{photos}", "lite1", tmp_path / "bank")
     assert str(error.value) == (
         "features come from a feature bank or from a network, lite0 or timm:NAME, but "
         "'lite1' is neither."
@@ -401,7 +403,7 @@ def test_features__unknown_network(tmp_path: Path, photos: Path) -> None:
 
 
 def test_features__folder_of_something_else(
-    make: Callable[..., FeatureBank], photos: Path
+    make: Callable[..., FeatureCache], photos: Path
 ) -> None:
     with pytest.raises(FileExistsError) as error:
         make("photos")
@@ -413,7 +415,7 @@ def test_features__folder_of_something_else(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_features__folder_that_cannot_be_made(
-    make: Callable[..., FeatureBank],
+    make: Callable[..., FeatureCache],
 ) -> None:
     with pytest.raises(FileNotFoundError) as error:
         make("/proc/x")
@@ -450,7 +452,7 @@ def _assert_images_answer_as_the_bank(run: ts.Run, photos: Path, atol: float) ->
     keys = ImageFolder(path=str(photos)).load().test.keys()
     answers = _probs(run, [photos / key for key in keys])
     logits = run.predictions("test").logits.double()
-    shift = run.source_prior.log() - run.trained_prior.log()
+    shift = run.source_prior.log() - run.logit_prior.log()
     expected = (logits + shift).softmax(dim=1)
     for key, row in zip(keys, expected, strict=True):
         for name, share in zip(run.class_names, row.tolist(), strict=True):
@@ -459,7 +461,7 @@ def _assert_images_answer_as_the_bank(run: ts.Run, photos: Path, atol: float) ->
 
 @pytest.mark.parametrize("method", ["lade", "tau_norm"])
 def test_train__on_a_bank_predicts_from_images(
-    make: Callable[..., FeatureBank], photos: Path, tmp_path: Path, method: str
+    make: Callable[..., FeatureCache], photos: Path, tmp_path: Path, method: str
 ) -> None:
     bank = make()
     settings = [*feature_settings(str(bank.directory)), f"method.name={method}"]
@@ -489,7 +491,7 @@ def test_train__lite0_predicts_from_images(
 
 
 def test_train__bank_of_another_network(
-    make: Callable[..., FeatureBank], tmp_path: Path
+    make: Callable[..., FeatureCache], tmp_path: Path
 ) -> None:
     settings = [*make().settings, "model.image_size=64"]
     with pytest.raises(ValueError, match="image_size") as error:
@@ -501,7 +503,7 @@ def test_train__bank_of_another_network(
 
 
 def test_train__bank_of_other_weights(
-    make: Callable[..., FeatureBank], tmp_path: Path, weights: Path
+    make: Callable[..., FeatureCache], tmp_path: Path, weights: Path
 ) -> None:
     settings = make().settings
     _save_weights(weights, _shifted)
@@ -518,7 +520,7 @@ def test_train__features_made_elsewhere_read_no_images(
 ) -> None:
     x, y = np.random.default_rng(0).normal(size=(40, 1100)), np.arange(40) % 2
     x[:, :50] += 3 * y[:, None]
-    bank = FeatureBank.from_arrays(tmp_path / "bank", train=(x, y))
+    bank = FeatureCache.from_arrays(tmp_path / "bank", train=(x, y))
     settings = [*bank.settings, "optim.name=lbfgs", "optim.lr=0.1"]
     run = ts.train(ts.load_recipe("own_images", settings), output=tmp_path / "run")
     test = run.predictions("test")

@@ -94,7 +94,7 @@ def test_lift__trains_adapters_and_head_alone(
     assert sum(".adapter." in name for name in found) == 6 * 7
     assert lift.facts.mean == (0.5, 0.5, 0.5)  # the weights', not the data set's
     assert lift.config.data.preparation(32).jitter == 0
-    assert torch.allclose(lift.trained_prior, torch.full((4,), 0.25).double())
+    assert torch.allclose(lift.logit_prior, torch.full((4,), 0.25).double())
 
 
 def _interrupted(monkeypatch: pytest.MonkeyPatch, after: int) -> None:

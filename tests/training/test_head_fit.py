@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import tailshift as ts
-from tailshift.data import FeatureBank, FeatureSplit, LongTailedData
+from tailshift.data import FeatureCache, FeatureSplit, LongTailedData
 from tailshift.training.head_problem import HeadProblem
 
 COUNTS = (60, 30, 15, 8)
@@ -31,7 +31,7 @@ def _bank(folder: Path, test_seed: int = 1) -> LongTailedData:
         (split.features[0].numpy(), split.labels.numpy())
         for split in (_split(), _split(seed=test_seed))
     ]
-    return FeatureBank.from_arrays(folder, train=pairs[0], test=pairs[1]).data()
+    return FeatureCache.from_arrays(folder, train=pairs[0], test=pairs[1]).data()
 
 
 def _train(

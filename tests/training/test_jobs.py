@@ -159,7 +159,7 @@ def test_train__stops_all_and_resumes_all(tmp_path: Path) -> None:
         return terminal
 
     def states() -> list[str]:
-        return [ts.load(folder).facts.state for folder in folders]
+        return [ts.load_run(folder).facts.state for folder in folders]
 
     terminal = start()
     terminal.press_ctrl_c()

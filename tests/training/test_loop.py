@@ -114,7 +114,7 @@ def test_train__interrupted_at_the_last_step_is_finished(
     steps = EPOCHS * STEPS
     with pytest.raises(KeyboardInterrupt):  # the command ends, but the run is whole
         _train(monkeypatch, tmp_path / "run", after=steps, then=_ctrl_c)
-    _assert_same(ts.load(tmp_path / "run"), reference)
+    _assert_same(ts.load_run(tmp_path / "run"), reference)
 
 
 def test_train__interrupted_again_and_again(
@@ -142,7 +142,7 @@ def test_train__killed_and_resumed_is_the_same(
         _train(monkeypatch, output, setting, after=after, then=_crash)
     with (output / "metrics.jsonl").open("a") as file:
         file.write('{"epoch": 9, "lo')
-    assert ts.load(output).facts.state == "running"
+    assert ts.load_run(output).facts.state == "running"
     run = _train(monkeypatch, output, setting, resume=True)
     _assert_same(run, reference)
 
@@ -233,7 +233,7 @@ def test_train__preempted_and_resumed_is_the_same(
     with pytest.raises(SystemExit) as end:
         _train(monkeypatch, tmp_path / "run", after=after, then=terminate)
     assert end.value.code == 75
-    assert ts.load(tmp_path / "run").facts.state == "interrupted"
+    assert ts.load_run(tmp_path / "run").facts.state == "interrupted"
     assert not (tmp_path / "run" / "predictions").exists()
     _assert_same(_train(monkeypatch, tmp_path / "run", resume=True), reference)
 
@@ -394,7 +394,7 @@ def test_train__average_resumes_bit_for_bit(
     output, settings = tmp_path / "run", (EMA, "train.checkpoint_steps=2")
     with contextlib.suppress(RuntimeError):
         _train(monkeypatch, output, *settings, after=after, then=then)
-    assert not ts.load(output).is_finished
+    assert not ts.load_run(output).is_finished
     _assert_same(_train(monkeypatch, output, *settings, resume=True), averaged)
 
 

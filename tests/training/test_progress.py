@@ -101,7 +101,7 @@ def test_train__says_what_it_does(tailshift: Callable[..., Any]) -> None:
         "network: digits_net, random weights",
         "method: Softmax, 1 epochs, 64 images a step",
     ]
-    assert epoch == epoch_line(ts.load("run").metrics[0], 1)
+    assert epoch == epoch_line(ts.load_run("run").metrics[0], 1)
     assert result.out.splitlines()[-1] == "run"
     resumed = tailshift("train", "--resume", "--output", "run")
     assert resumed.err.splitlines()[2:] == [

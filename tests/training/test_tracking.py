@@ -47,7 +47,7 @@ def test_mlflow__has_metrics_and_settings_and_continues(
     assert (found.info.run_name, found.info.status) == ("run", "FINISHED")
     assert found.data.params["train.epochs"] == "2"
     assert found.data.params["method.name"] == "softmax"
-    run = ts.load(output)
+    run = ts.load_run(output)
     for name in ("loss", "train_accuracy", "lr", "images_per_second"):
         expected = {record["epoch"]: record[name] for record in run.metrics}
         assert _history(client, run_id, name) == pytest.approx(expected)

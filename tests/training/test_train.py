@@ -80,7 +80,7 @@ def test_train__class_names_survive(
     tmp_path: Path, odd_config: Callable[[str], ts.RunConfig]
 ) -> None:
     ts.train(odd_config("names"), output=tmp_path / "run")
-    run = ts.load(tmp_path / "run")
+    run = ts.load_run(tmp_path / "run")
     assert run.class_names == run.predictions().class_names == ODD_NAMES
 
 
@@ -321,7 +321,7 @@ def test_train__softmax_saves_the_prior_its_sampler_sampled(
     config = tiny_config(f"train.sampler={sampler}", "train.epochs=1")
     run = ts.train(config, output=tmp_path / "run")
     predictions = run.predictions()
-    counts, prior = predictions.source_counts, predictions.trained_prior
+    counts, prior = predictions.source_counts, predictions.logit_prior
     assert counts is not None
     assert prior is not None
     wanted = ts.priors.from_counts(counts)

@@ -210,7 +210,7 @@ def test_config__a_last_stage_without_epochs(tiny_config: TinyConfig) -> None:
 
 def test_train__resumes_a_run_from_before_there_was_a_choice(tmp_path: Path) -> None:
     shutil.copytree(KEPT, tmp_path / "run")
-    run = ts.load(tmp_path / "run")
+    run = ts.load_run(tmp_path / "run")
     assert (run.config.train.keep, run.config.train.patience) == ("last", None)
     assert "keep" not in storage.read_json(run.directory / "config.json")["train"]
     again = ts.train(run.config, output=run.directory, resume=True)

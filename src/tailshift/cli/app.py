@@ -291,7 +291,11 @@ RunsOrLogits = Annotated[
     ),
 ]
 LogitsFiles = Annotated[list[str] | None, typer.Option(hidden=True)]
-TrainedPrior = Annotated[
+LogitPrior = Annotated[
     Literal["source", "uniform"] | None,
-    typer.Option(help="The prior that logits carry, if their file does not say."),
+    typer.Option(
+        "--logit-prior",
+        "--trained-prior",
+        help="Prior of the logits, if their file does not say.",
+    ),
 ]

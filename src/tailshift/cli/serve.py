@@ -356,7 +356,7 @@ def serve(
     ],
     book: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Class mixes of known sites (PriorBook)."),
+        typer.Option(metavar="FILE", help="Class mixes of known sites (SitePriors)."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[

@@ -10,11 +10,11 @@ from tailshift.cli.app import (
     Csv,
     Force,
     Latex,
+    LogitPrior,
     LogitsFiles,
     Markdown,
     Plugins,
     RunsOrLogits,
-    TrainedPrior,
     app,
     console,
     print_note,
@@ -35,7 +35,7 @@ def evaluate_command(
             metavar="RUN…", help="Run directories, or [NAME=]FILE of logits and labels."
         ),
     ],
-    trained_prior: TrainedPrior = None,
+    logit_prior: LogitPrior = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,7 +94,7 @@ def evaluate_command(
     from tailshift.report import runs as report_runs
     from tailshift.report import summary_table, write_csv
     from tailshift.report.tables import to_latex, to_markdown
-    from tailshift.runs.run import load
+    from tailshift.runs.run import load_run
 
     shown = [check_metric(name) for name in metric or ["accuracy"]]
     for path in (csv, markdown, latex):
@@ -111,10 +111,10 @@ def evaluate_command(
             "`--results` and `--logits` keep what methods declare, but `--prior` is "
             "'measured'. Leave one of them out."
         )
-    loaded = [load(Path(run)) for run in runs if run not in files]
+    loaded = [load_run(Path(run)) for run in runs if run not in files]
     found = report_runs.gather_runs(
         [*loaded, *files],
-        trained_prior=trained_prior,
+        logit_prior=logit_prior,
         prior=prior,
         announce=print_note,
     )
@@ -154,7 +154,7 @@ def report_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     runs: RunsOrLogits = None,
     logits: LogitsFiles = None,
-    trained_prior: TrainedPrior = None,
+    logit_prior: LogitPrior = None,
     title: Annotated[
         str, typer.Option(help="The page's heading.")
     ] = "tailshift report",
@@ -168,7 +168,7 @@ def report_command(
         _named(runs, logits),
         output,
         title=title,
-        trained_prior=trained_prior,
+        logit_prior=logit_prior,
         force=force,
         announce=print_note,
     )
@@ -190,7 +190,7 @@ def figures(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     runs: RunsOrLogits = None,
     logits: LogitsFiles = None,
-    trained_prior: TrainedPrior = None,
+    logit_prior: LogitPrior = None,
     figure: Annotated[
         list[str] | None,
         typer.Option(
@@ -216,7 +216,7 @@ def figures(
     from tailshift.report.runs import gather_runs
 
     found = gather_runs(
-        _named(runs, logits), trained_prior=trained_prior, announce=print_note
+        _named(runs, logits), logit_prior=logit_prior, announce=print_note
     )
     paths = write_figures(
         found,

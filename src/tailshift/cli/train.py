@@ -113,16 +113,16 @@ def features_command(
 
     What was interrupted is continued by the same command.
     """
-    from tailshift.data import FeatureBank
+    from tailshift.data import FeatureCache
     from tailshift.recipes import dataset_of
-    from tailshift.training.extraction import features
+    from tailshift.training.extraction import extract_features
 
     form, _, path = data.partition(":")
     if form in ("npz", "npy"):
-        bank = FeatureBank.from_file(output, path, labels)
+        bank = FeatureCache.from_file(output, path, labels)
     else:
         with telling_interrupts():
-            bank = features(
+            bank = extract_features(
                 *(dataset_of(data, settings or []), model, output),
                 weights=weights,
                 image_size=image_size,
@@ -247,7 +247,7 @@ def _train_at_once(
     planned: "list[tuple[RunConfig, Path]]", at_once: int, **options: Any
 ) -> None:
     """Train runs in processes of their own; report those that are finished."""
-    from tailshift.runs.run import load
+    from tailshift.runs.run import load_run
     from tailshift.training.jobs import Job, run_jobs
 
     jobs = [Job(config, folder) for config, folder in planned]
@@ -256,7 +256,7 @@ def _train_at_once(
     failed = [failure.job.directory for failure in failures]
     for job in jobs:
         if job.directory not in failed:
-            _report_training(load(job.directory))
+            _report_training(load_run(job.directory))
     if failures:
         raise ChildProcessError("\n".join(map(str, failures)))
 
@@ -421,7 +421,7 @@ def _report_own(run: "Run", unit: str) -> None:
         ("all classes alike", uniform(len(run.class_names))),
     ):
         f = post_compensate(
-            test.logits, trained_prior=run.trained_prior, target_prior=prior
+            test.logits, logit_prior=run.logit_prior, target_prior=prior
         )
         groups = group_accuracy(f, test.labels, counts).items()
         shown = [f"{k} {100 * v:.1f}, n = {sizes[k]:,}" for k, v in groups if sizes[k]]

@@ -118,10 +118,10 @@ class RunConfig(BaseModel):
         sampler = SAMPLERS.get(first)
         return sampler.class_distribution(class_counts) * class_counts.sum()
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior that the trained logits carry, float64, shape (C,)."""
         last = self.method.stages()[-1]
-        return self.method.trained_prior(self.sampled_counts(class_counts, last))
+        return self.method.logit_prior(self.sampled_counts(class_counts, last))
 
     def for_images(self, image_size: int) -> "RunConfig":
         """Return this with what ``model`` leaves open decided for images of a size."""

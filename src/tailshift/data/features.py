@@ -74,7 +74,7 @@ class BankFacts(BaseModel):
 
 
 @dataclass(frozen=True)
-class FeatureBank:
+class FeatureCache:
     """A folder with the features of all splits of a data set.
 
     Each split is one safetensors file that is mapped into memory, so that a bank may be
@@ -84,7 +84,7 @@ class FeatureBank:
     Example:
         >>> from tempfile import mkdtemp
         >>> x, y = np.random.rand(6, 4), np.array([0, 0, 0, 1, 1, 1])
-        >>> bank = FeatureBank.from_arrays(mkdtemp(), train=(x, y), test=(x, y))
+        >>> bank = FeatureCache.from_arrays(mkdtemp(), train=(x, y), test=(x, y))
         >>> bank.facts.feature_dim, len(bank.data().train)
         (4, 6)
     """
@@ -93,7 +93,7 @@ class FeatureBank:
     facts: BankFacts
 
     @classmethod
-    def load(cls, directory: str | Path) -> "FeatureBank":
+    def load(cls, directory: str | Path) -> "FeatureCache":
         """Return the bank in a folder; its checksums are compared when it is read."""
         folder = Path(directory)
         if not (folder / BANK_FACTS).is_file():
@@ -129,7 +129,7 @@ class FeatureBank:
         train: "tuple[Any, Any]",
         test: "tuple[Any, Any] | None" = None,
         val: "tuple[Any, Any] | None" = None,
-    ) -> "FeatureBank":
+    ) -> "FeatureCache":
         """Write a bank of features that were made elsewhere, and return it.
 
         Args:
@@ -179,7 +179,7 @@ class FeatureBank:
         directory: str | Path,
         features: str | Path,
         labels: str | Path | None = None,
-    ) -> "FeatureBank":
+    ) -> "FeatureCache":
         """Write a bank of features in files of NumPy, and return it.
 
         Args:
@@ -275,7 +275,7 @@ def as_toml(value: str | float) -> str:
 
 def write_bank(
     folder: Path, facts: Mapping[str, Any], splits: Mapping[str, FeatureSplit]
-) -> FeatureBank:
+) -> FeatureCache:
     """Write splits that are in memory as a bank, and return it."""
     if (folder / BANK_FACTS).exists():
         raise FileExistsError(f"{folder} holds a feature bank. Name another folder.")
@@ -300,7 +300,7 @@ def write_bank(
             "checksum": split_checksum(arrays),
         }
     write_json(folder / BANK_FACTS, {**facts, "splits": about})
-    return FeatureBank.load(folder)
+    return FeatureCache.load(folder)
 
 
 @DATASETS.register("features")
@@ -330,4 +330,4 @@ class BankedFeatures(Dataset):
                 "`path` must name a feature bank, but is empty. Give it with "
                 "--features BANK."
             )
-        return FeatureBank.load(Path(self.path).expanduser()).data()
+        return FeatureCache.load(Path(self.path).expanduser()).data()

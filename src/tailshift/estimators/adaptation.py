@@ -120,7 +120,7 @@ def adapt(
 
     Args:
         held_out: Labelled data that the model was not trained on, with
-            ``source_counts`` and ``trained_prior`` if they are known.
+            ``source_counts`` and ``logit_prior`` if they are known.
         unlabelled_logits: Logits of the target from the same model, shape (N, C).
         classes: Names or ids of the classes that can occur on the target, or a text
             file with one name per line. By default all classes, or the classes with

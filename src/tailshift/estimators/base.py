@@ -15,6 +15,7 @@ from torch import Tensor
 from tailshift import calibration
 from tailshift.checks import ArrayLike, as_tensor, check_logits, check_sample_labels
 from tailshift.compensation import log_prior_ratio
+from tailshift.deprecation import renamed_arguments, renamed_attribute
 from tailshift.estimators.posteriors import (
     SUMMED_ELEMENTS,
     Logits,
@@ -52,7 +53,7 @@ class PriorEstimator(ABC):
     it: validation sets are often class-balanced while the training data are not.
 
     Args:
-        trained_prior: The prior that the logits carry, positive, shape (C,). By default
+        logit_prior: The prior that the logits carry, positive, shape (C,). By default
             the source prior.
         source_prior: :math:`p_s`, positive, shape (C,). By default the share of each
             class among the held-out labels, smoothed.
@@ -63,7 +64,7 @@ class PriorEstimator(ABC):
     Attributes:
         source_prior_: :math:`p_s`, shape (C,).
         held_out_prior_: :math:`p_h`, which the posteriors hold for, shape (C,).
-        trained_prior_: The prior that logits carry, shape (C,).
+        logit_prior_: The prior that logits carry, shape (C,).
         calibrator_: The fitted calibrator.
         denominator_: Mean calibrated posterior on the held-out data, shape (C,).
         prior_: The last estimate, shape (C,).
@@ -76,14 +77,25 @@ class PriorEstimator(ABC):
     _replicates: Replicates | None
     _prior_draws: Tensor | None
 
+    trained_prior = renamed_attribute("trained_prior", "logit_prior")
+    trained_prior_ = renamed_attribute("trained_prior_", "logit_prior_")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let constructors of subclasses take the old names of arguments."""
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            accept_old = renamed_arguments(trained_prior="logit_prior")
+            cls.__init__ = accept_old(cls.__init__)  # type: ignore[method-assign]
+
+    @renamed_arguments(trained_prior="logit_prior")
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
     ) -> None:
-        self.trained_prior = trained_prior
+        self.logit_prior = logit_prior
         self.source_prior = source_prior
         self.calibrator = calibrator
 
@@ -94,10 +106,10 @@ class PriorEstimator(ABC):
         num_classes = f.shape[1]
         self.counts_ = torch.bincount(y, minlength=num_classes)
         _warn_of_few(self.counts_)
-        self.source_prior_, self.trained_prior_ = self._priors(num_classes)
+        self.source_prior_, self.logit_prior_ = self._priors(num_classes)
         self.held_out_prior_ = held_out_prior(self.counts_, self.source_prior_)
         self._log_ratio = log_prior_ratio(
-            self.trained_prior_, self.held_out_prior_, num_classes=num_classes
+            self.logit_prior_, self.held_out_prior_, num_classes=num_classes
         )
         self.calibrator_ = _make_calibrator(self.calibrator)
         if isinstance(self.calibrator_, calibration.Scaling):
@@ -212,11 +224,11 @@ class PriorEstimator(ABC):
         source = self.source_prior
         if source is None:
             source = from_counts(self.counts_ + COUNT_SMOOTHING)
-        trained = source if self.trained_prior is None else self.trained_prior
+        trained = source if self.logit_prior is None else self.logit_prior
         settings: dict[str, Any] = {"num_classes": num_classes, "positive": True}
         return (
             as_prior(source, name="source_prior", **settings),
-            as_prior(trained, name="trained_prior", **settings),
+            as_prior(trained, name="logit_prior", **settings),
         )
 
     def _check_fitted(self) -> None:

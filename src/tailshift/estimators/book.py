@@ -69,7 +69,7 @@ class _BookFile(BaseModel):
     sites: dict[str, Site]
 
 
-class PriorBook:
+class SitePriors:
     r"""The class mixes of many sites, each shrunk to its parent's.
 
     .. math:: q_{site} = (1 - \varepsilon) \left(t\, q_{parent}
@@ -92,7 +92,7 @@ class PriorBook:
             not seen: its share stays above this part of its share in training.
 
     Example:
-        >>> book = PriorBook(["kea", "kiwi"], [0.5, 0.5])
+        >>> book = SitePriors(["kea", "kiwi"], [0.5, 0.5])
         >>> book.add("north")
         >>> book.add("lake", counts=[90, 10], parent="north")
         >>> book.add("hill", counts=[7, 3], parent="north")
@@ -225,10 +225,10 @@ class PriorBook:
         write_json(Path(path), content)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "PriorBook":
+    def load(cls, path: str | os.PathLike[str]) -> "SitePriors":
         """Return the book in a file, after checking all of it."""
         path = Path(path)
-        content = read_json(path, remedy="Undo the edit, or write it with PriorBook.")
+        content = read_json(path, remedy="Undo the edit, or write it with SitePriors.")
         try:
             found = _BookFile.model_validate(content)
             book = cls(found.class_names, found.source_prior, floor=found.floor)
@@ -246,7 +246,7 @@ class PriorBook:
         return book
 
     def __repr__(self) -> str:
-        return f"PriorBook({len(self._sites)} sites, {len(self.class_names)} classes)"
+        return f"SitePriors({len(self._sites)} sites, {len(self.class_names)} classes)"
 
     def _site(self, name: str) -> Site:
         if name not in self._sites:

@@ -23,7 +23,7 @@ CLOSE = 1e-3  # deviations, in nats, that nobody tells apart
 
 @dataclass(frozen=True, eq=False)
 class CarriedPrior:
-    """The prior that logits carry, as :func:`carried_prior` measures it."""
+    """The prior that logits carry, as :func:`measure_logit_prior` measures it."""
 
     prior: Tensor
     """The prior to take off in compensation, float64, shape (C,)."""
@@ -37,11 +37,11 @@ class CarriedPrior:
     """Standard deviation of what classes carry beside the tilt; 0 if that is noise."""
 
 
-def declared_kappa(trained_prior: VectorLike, source_prior: VectorLike) -> float:
+def declared_kappa(logit_prior: VectorLike, source_prior: VectorLike) -> float:
     r"""Return the κ whose :math:`p_s^\kappa` is nearest to a prior, by least squares.
 
     Args:
-        trained_prior: The prior that logits are said to carry, shape (C,).
+        logit_prior: The prior that logits are said to carry, shape (C,).
         source_prior: :math:`p_s`, shape (C,). Classes without any are skipped.
 
     Example:
@@ -49,13 +49,13 @@ def declared_kappa(trained_prior: VectorLike, source_prior: VectorLike) -> float
         0.0
     """
     p_s = as_prior(source_prior, name="source_prior")
-    p = as_prior(trained_prior, name="trained_prior", num_classes=len(p_s))
+    p = as_prior(logit_prior, name="logit_prior", num_classes=len(p_s))
     known = (p_s > 0) & (p > 0)
     x, log_p = _centred_log(p_s[known]), _centred_log(p[known])
     return float(x @ log_p / (x @ x).clamp_min(1e-12))
 
 
-def carried_prior(
+def measure_logit_prior(
     logits: checks.ArrayLike,
     labels: checks.ArrayLike,
     source_prior: VectorLike,
@@ -89,7 +89,7 @@ def carried_prior(
         >>> labels = torch.multinomial(p_s, 4000, replacement=True)
         >>> noise = torch.randn(4000, 3)
         >>> logits = torch.eye(3)[labels] + noise + 0.5 * p_s.log()
-        >>> found = carried_prior(logits, labels, p_s)
+        >>> found = measure_logit_prior(logits, labels, p_s)
         >>> round(found.kappa, 1), found.interval[0] < 0.5 < found.interval[1]
         (0.5, True)
     """

@@ -151,7 +151,7 @@ def certify(
 
     Args:
         held_out: Labelled data that the model was not trained on, with
-            ``source_counts`` and ``trained_prior`` if they are known.
+            ``source_counts`` and ``logit_prior`` if they are known.
         target_logits: Logits of the target from the same model, shape (N, C).
         target_prior: Prior of the target if it is known: a prior (C,), a name or a
             file. By default it is estimated.

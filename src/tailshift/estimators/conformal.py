@@ -122,13 +122,13 @@ class ConformalSets:
         """Store labelled samples that the model was not trained on."""
         self._f, self._y = held_out.logits, held_out.labels  # (n, C), (n,)
         n = self.counts_ = torch.bincount(self._y, minlength=held_out.num_classes)
-        known, prior = held_out.source_counts, held_out.trained_prior
+        known, prior = held_out.source_counts, held_out.logit_prior
         frequency = from_counts((n if known is None else known) + UNSEEN)
         self._log2_frequency = frequency.log2()
         self._prior = _held_out_prior(n, known)
         if prior is None:
             prior = frequency if known is None else from_counts(known)
-        self.trained_prior_ = prior
+        self.logit_prior_ = prior
         self.classes_without_guarantee_ = {
             c: held_out.class_names[c]
             for c, num_samples in enumerate(n.tolist())
@@ -247,7 +247,7 @@ class ConformalSets:
     def _retargeted(self, f: Tensor, prior: VectorLike) -> Tensor:
         # Rounded like held-out logits, otherwise equal scores would differ.
         f = f.cpu().to(self._f.dtype).double()
-        return post_compensate(f, trained_prior=self.trained_prior_, target_prior=prior)
+        return post_compensate(f, logit_prior=self.logit_prior_, target_prior=prior)
 
 
 def _warn_renamed(old: str, new: str) -> None:

@@ -63,7 +63,7 @@ class ConfusionEstimator(PriorEstimator):
     """An estimator that sees the data through a confusion matrix.
 
     Args:
-        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        logit_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
@@ -75,13 +75,13 @@ class ConfusionEstimator(PriorEstimator):
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
     ) -> None:
         super().__init__(
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             source_prior=source_prior,
             calibrator=calibrator,
         )
@@ -118,7 +118,7 @@ class BBSEEstimator(ConfusionEstimator):
     the simplex. A class without held-out samples keeps its source share.
 
     Args:
-        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        logit_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
@@ -135,14 +135,14 @@ class BBSEEstimator(ConfusionEstimator):
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
         ridge: float = 1e-3,
     ) -> None:
         super().__init__(
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             source_prior=source_prior,
             calibrator=calibrator,
             is_soft=is_soft,
@@ -176,7 +176,7 @@ class RLLSEstimator(ConfusionEstimator):
     simplex.
 
     Args:
-        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        logit_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
@@ -195,14 +195,14 @@ class RLLSEstimator(ConfusionEstimator):
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
         beta: float = 0.01,
     ) -> None:
         super().__init__(
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             source_prior=source_prior,
             calibrator=calibrator,
             is_soft=is_soft,
@@ -255,7 +255,7 @@ class ConfusionLikelihoodEstimator(ConfusionEstimator):
     prediction of the source.
 
     Args:
-        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        logit_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         is_soft: Use posteriors instead of the predicted class.
@@ -272,7 +272,7 @@ class ConfusionLikelihoodEstimator(ConfusionEstimator):
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
         is_soft: bool = True,
@@ -281,7 +281,7 @@ class ConfusionLikelihoodEstimator(ConfusionEstimator):
         if not dirichlet >= 1:
             raise ValueError(f"`dirichlet` must be at least 1, but is {dirichlet:g}.")
         super().__init__(
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             source_prior=source_prior,
             calibrator=calibrator,
             is_soft=is_soft,

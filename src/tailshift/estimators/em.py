@@ -24,7 +24,7 @@ class EMEstimator(PriorEstimator):
     large: see :class:`~tailshift.estimators.MAPEstimator`.
 
     Args:
-        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        logit_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         tolerance: Bound on the log-likelihood left, a sample.
@@ -44,14 +44,14 @@ class EMEstimator(PriorEstimator):
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
         tolerance: float = 1e-8,
         max_iter: int = 10_000,
     ) -> None:
         super().__init__(
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             source_prior=source_prior,
             calibrator=calibrator,
         )
@@ -71,7 +71,7 @@ class EMEstimator(PriorEstimator):
         return found.x[:, 0]
 
 
-def estimate_uncalibrated(logits: Tensor, trained_prior: Tensor) -> Tensor:
+def estimate_uncalibrated(logits: Tensor, logit_prior: Tensor) -> Tensor:
     r"""Return the prior of unlabelled logits whose probabilities nobody has checked.
 
     .. math:: \max_q \sum_i \log \sum_c \frac{q_c}{p_c}\, p(c|x_i)
@@ -82,7 +82,7 @@ def estimate_uncalibrated(logits: Tensor, trained_prior: Tensor) -> Tensor:
 
     Args:
         logits: Shape (N, C).
-        trained_prior: The prior that they carry, shape (C,). A class without any has
+        logit_prior: The prior that they carry, shape (C,). A class without any has
             none in the estimate.
 
     Example:
@@ -91,13 +91,13 @@ def estimate_uncalibrated(logits: Tensor, trained_prior: Tensor) -> Tensor:
         tensor([0.6009, 0.3991], dtype=torch.float64)
     """
     f = check_logits(logits)  # (N, C)
-    known = trained_prior > 0
-    p = trained_prior[known][:, None]  # (C, 1)
+    known = logit_prior > 0
+    p = logit_prior[known][:, None]  # (C, 1)
     samples = Posteriors(
         f[:, known], lambda f: f.double().softmax(dim=1), num_classes=len(p)
     )
-    pseudo_counts = PSEUDO_SAMPLES * len(trained_prior) * p
+    pseudo_counts = PSEUDO_SAMPLES * len(logit_prior) * p
     found = maximise(samples, p, start=p, pseudo_counts=pseudo_counts)
-    prior = torch.zeros_like(trained_prior)
+    prior = torch.zeros_like(logit_prior)
     prior[known] = found.x[:, 0]
     return prior

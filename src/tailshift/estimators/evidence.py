@@ -50,7 +50,7 @@ def default_estimator(held_out: Predictions) -> MAPEstimator:
     """Return the default estimator, with the priors that are known."""
     counts = held_out.source_counts
     source = None if counts is None else from_counts(counts)
-    return MAPEstimator(trained_prior=held_out.trained_prior, source_prior=source)
+    return MAPEstimator(logit_prior=held_out.logit_prior, source_prior=source)
 
 
 def distinct_rows(logits: Tensor, held_out: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class Evidence:
         announce: Callable[[str], None] = lambda phase: None,
     ) -> None:
         self.known = known_classes(classes, held_out, floor=floor)
-        self._logit_prior = held_out.trained_prior  # of all classes
+        self._logit_prior = held_out.logit_prior  # of all classes
         rows = distinct_rows(logits, held_out.logits)
         self.num_repeated = len(logits) - len(rows)
         self.logits = self.known.logits(logits[rows])
@@ -196,7 +196,7 @@ class Evidence:
         """Return a copy of an estimator whose priors are of the known classes."""
         made = copy.copy(estimator)
         if not self.known.is_everything:
-            for name in ("trained_prior", "source_prior"):
+            for name in ("logit_prior", "source_prior"):
                 given = getattr(made, name)
                 if given is not None:
                     setattr(made, name, self.known.prior(torch.as_tensor(given)))
@@ -223,7 +223,7 @@ class Evidence:
         from_prior = (
             self.estimator.held_out_prior_
             if is_calibrated
-            else self.estimator.trained_prior_
+            else self.estimator.logit_prior_
         )
         shift = log_prior_ratio(from_prior, prior, num_classes=self.num_classes)
         f_h, y = self.held_out.logits, self.held_out.labels
@@ -263,7 +263,7 @@ class Evidence:
         """Return the prior of the logits of all classes, shape (C,)."""
         if self._logit_prior is not None:
             return self._logit_prior
-        C, p = self.known.num_classes, self.estimator.trained_prior_
+        C, p = self.known.num_classes, self.estimator.logit_prior_
         return self.known.expand(p * len(p) / C, 1 / C)
 
     def prefixed(self, reason: str) -> str:

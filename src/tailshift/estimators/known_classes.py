@@ -63,12 +63,12 @@ class KnownClasses:
             )
         position = torch.full((self.num_classes,), -1)
         position[self.ids] = torch.arange(len(self.ids))
-        counts, p = held_out.source_counts, held_out.trained_prior
+        counts, p = held_out.source_counts, held_out.logit_prior
         return Predictions(
             self.logits(held_out.logits[rows]),
             position[held_out.labels[rows]],
             source_counts=None if counts is None else counts[self.ids],
-            trained_prior=None if p is None else self.prior(p),
+            logit_prior=None if p is None else self.prior(p),
             class_names=tuple(held_out.class_names[c] for c in self.ids.tolist()),
         )
 

@@ -45,7 +45,7 @@ class MAPEstimator(TiltEstimator):
     whether or not the target is a tilt.
 
     Args:
-        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        logit_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         center: ``"tilt"``, ``"uniform"``, ``"source"`` or a prior, shape (C,).
@@ -71,7 +71,7 @@ class MAPEstimator(TiltEstimator):
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
         center: str | VectorLike = "tilt",
@@ -79,7 +79,7 @@ class MAPEstimator(TiltEstimator):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             source_prior=source_prior,
             calibrator=calibrator,
         )

@@ -29,7 +29,7 @@ class OnlineEstimator(TiltEstimator):
     likeliest tilt of the source prior. Posteriors of the last six half-lives are kept.
 
     Args:
-        trained_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
+        logit_prior: See :class:`~tailshift.estimators.base.PriorEstimator`.
         source_prior: Prior of the training data; see there.
         calibrator: Calibration of the logits; see there.
         half_life: :math:`h`, in samples.
@@ -55,7 +55,7 @@ class OnlineEstimator(TiltEstimator):
     def __init__(
         self,
         *,
-        trained_prior: VectorLike | None = None,
+        logit_prior: VectorLike | None = None,
         source_prior: VectorLike | None = None,
         calibrator: CalibratorLike = "auto",
         half_life: float = 1000.0,
@@ -64,7 +64,7 @@ class OnlineEstimator(TiltEstimator):
         if not half_life > 0:
             raise ValueError(f"`half_life` must be positive, but is {half_life:g}.")
         super().__init__(
-            trained_prior=trained_prior,
+            logit_prior=logit_prior,
             source_prior=source_prior,
             calibrator=calibrator,
         )

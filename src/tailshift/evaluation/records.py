@@ -41,9 +41,9 @@ def compensation(predictions: Predictions, target_prior: Tensor) -> Tensor | Non
 
     None if that adds the same to every class: the logits answer for the target already.
     """
-    assert predictions.trained_prior is not None
+    assert predictions.logit_prior is not None
     ratio = log_prior_ratio(
-        predictions.trained_prior, target_prior, num_classes=predictions.num_classes
+        predictions.logit_prior, target_prior, num_classes=predictions.num_classes
     )
     ratio = ratio - ratio.max()
     return None if ratio.min() > -SAME else ratio
@@ -173,7 +173,7 @@ def evaluate(
     :math:`p_t(c) = n_c / \sum_j n_j`; otherwise samples are re-weighted to
     :math:`p_t`. The compensated record is that of
     :func:`~tailshift.compensation.post_compensate` with this prior; it is there if
-    ``predictions.trained_prior`` is. Group accuracies and the order of ``forward`` and
+    ``predictions.logit_prior`` is. Group accuracies and the order of ``forward`` and
     ``backward`` need ``predictions.source_counts``. With neither, the one record
     is the raw one of the test set as it is. ``pandas.DataFrame(evaluate(predictions))``
     has a line for each record and a column for each of its fields; ``deviation`` is
@@ -199,7 +199,7 @@ def evaluate(
         >>> predictions = Predictions(
         ...     logits=torch.tensor([[3.0, 1.0], [2.0, 1.5]]),
         ...     labels=torch.tensor([0, 1]),
-        ...     trained_prior=torch.tensor([0.75, 0.25]),
+        ...     logit_prior=torch.tensor([0.75, 0.25]),
         ... )
         >>> raw, compensated = evaluate(predictions, ["uniform"])
         >>> raw.accuracy, compensated.accuracy
@@ -213,13 +213,13 @@ def evaluate(
     predictions = _test_predictions(source)
     sampling = sampling or default_sampling(predictions.labels)
     check_sampling(sampling, repeats)
-    if predictions.source_counts is None and predictions.trained_prior is None:
+    if predictions.source_counts is None and predictions.logit_prior is None:
         targets = [AS_IS]
     wanted = []
     for target in targets:
         test_set = _test_set(predictions, target, sampling, repeats, seed)
         wanted.append((test_set, False))
-        if predictions.trained_prior is not None and target != AS_IS:
+        if predictions.logit_prior is not None and target != AS_IS:
             wanted.append((test_set, True))
     return _records(predictions, wanted, sampling)
 

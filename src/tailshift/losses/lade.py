@@ -49,7 +49,7 @@ def lade_loss(
 
     [hong2021] Eq. (20). With :math:`\alpha = 0` it is Balanced Softmax, to the last
     bit. The logits carry no prior: at test time add :math:`\log p_t` (Eq. 17) with
-    :func:`~tailshift.compensation.post_compensate` and a uniform ``trained_prior``.
+    :func:`~tailshift.compensation.post_compensate` and a uniform ``logit_prior``.
 
     Args:
         logits: :math:`f`, shape (N, C); half precision is widened to float32.

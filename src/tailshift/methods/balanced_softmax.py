@@ -23,6 +23,6 @@ class BalancedSoftmax(Method):
         """Return the loss for the counts' prior."""
         return BalancedSoftmaxLoss(priors.from_counts(class_counts))
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the uniform prior."""
         return priors.uniform(len(class_counts))

@@ -46,6 +46,6 @@ class BBN(Method):
         samplers = ("instance", "reverse")
         return (Stage(self.build_loss, self.build_head, samplers=samplers),)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the uniform prior."""
         return priors.uniform(len(class_counts))

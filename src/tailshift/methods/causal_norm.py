@@ -49,7 +49,7 @@ class CausalNorm(Method):
             alpha=self.alpha,
         )
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the uniform prior, or the source prior if nothing is removed."""
         if self.alpha == 0:
             return priors.from_counts(class_counts)

@@ -107,7 +107,7 @@ class TauNorm(Decoupled):
         head = partial(NormedLinearHead, tau=given, choose_on_training=may_train)
         return Stage(self.build_loss, head, title="weight lengths", epochs=0)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the uniform prior."""
         return priors.uniform(len(class_counts))
 
@@ -128,6 +128,6 @@ class NCM(Decoupled):
         """Return the taking of the means; nothing is trained."""
         return Stage(self.build_loss, ClassMeanHead, title="class means", epochs=0)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the uniform prior."""
         return priors.uniform(len(class_counts))

@@ -81,7 +81,7 @@ class ExpertMethod(Method):
         """Return the backbone with its last two stages once for each expert."""
         return BranchedBackbone(backbone, self.num_experts, at="last_two_stages")
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior of the experts' mean: the geometric mean of theirs."""
         return self.prior_of_shares(class_counts, priors.uniform(self.num_experts))
 

@@ -34,7 +34,7 @@ class Focal(Method):
         """Return the focal loss; the counts do not matter."""
         return FocalLoss(gamma=self.gamma)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior."""
         return priors.from_counts(class_counts)
 
@@ -76,7 +76,7 @@ class ClassBalancedFocal(Method):
             nn.init.constant_(head.bias, -math.log(num_classes - 1))
         return head
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior times the class weights."""
         weights = losses.class_balanced_weights(class_counts, beta=self.beta)
         return weighted_prior(class_counts, weights)

@@ -46,6 +46,6 @@ class LADE(Method):
             class_weights=p_s if self.class_weights == "source" else equal,
         )
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the uniform prior."""
         return priors.uniform(len(class_counts))

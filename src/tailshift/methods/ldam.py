@@ -51,7 +51,7 @@ class LDAM(Method):
         """Return the cosine head."""
         return CosineHead(feature_dim, num_classes, scale=self.scale)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior."""
         return priors.from_counts(class_counts)
 
@@ -118,6 +118,6 @@ class LDAMDRW(LDAM):
             begin=self.begin,
         )
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior times the weights."""
         return weighted_prior(class_counts, self.class_weights(class_counts))

@@ -36,7 +36,7 @@ class LogitAdjustment(Method):
             return CrossEntropyLoss()
         return LogitAdjustedLoss(priors.from_counts(class_counts), tau=self.tau)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         r"""Return :math:`p_s^{1 - \tau}`, normalised."""
         log_p_s = priors.from_counts(class_counts).log()
         share = 1.0 if self.when == "post_hoc" else 1 - self.tau

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor, nn
 
 from tailshift import priors
+from tailshift.deprecation import renamed_attribute, warn_deprecated
 from tailshift.losses import CrossEntropyLoss
 from tailshift.models import Backbone, Head, HeadBuilder, LinearHead
 from tailshift.registry import Registry
@@ -110,7 +111,17 @@ class Method:
         """Return the stages of training, in order."""
         return (Stage(self.build_loss, self.build_head),)
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    trained_prior = renamed_attribute("trained_prior", "logit_prior")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Take the method of a plugin that still states it under the old name."""
+        super().__init_subclass__(**kwargs)
+        old = vars(cls).get("trained_prior")
+        if old is not None and "logit_prior" not in vars(cls):
+            warn_deprecated(f"{cls.__name__}.trained_prior", "`logit_prior`")
+            cls.logit_prior = old  # type: ignore[method-assign]
+
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior that the trained logits carry, float64, shape (C,).
 
         Args:
@@ -121,7 +132,7 @@ class Method:
     def log_posteriors(self, logits: Tensor) -> Tensor:
         """Return trained logits (…, C) as log posteriors, up to a constant a row.
 
-        They are posteriors under :meth:`trained_prior`, and what the network gives
+        They are posteriors under :meth:`logit_prior`, and what the network gives
         outside training: all that compensates takes them. By default the logits are
         log posteriors already.
 
@@ -157,6 +168,6 @@ class Decoupled(Method):
         """Return the representation's stage and the classifier's."""
         return (*super().stages(), self.second_stage())
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the prior of the labels that the second stage sampled."""
         return priors.from_counts(class_counts)

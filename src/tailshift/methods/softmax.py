@@ -24,7 +24,7 @@ class Softmax(Method):
         """Return the cross-entropy; the counts do not matter."""
         return CrossEntropyLoss()
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior."""
         return priors.from_counts(class_counts)
 
@@ -54,7 +54,7 @@ class ReweightedSoftmax(Method):
         """Return the weighted cross-entropy."""
         return WeightedCrossEntropyLoss(self.class_weights(class_counts))
 
-    def trained_prior(self, class_counts: Tensor) -> Tensor:
+    def logit_prior(self, class_counts: Tensor) -> Tensor:
         """Return the source prior times the weights."""
         return weighted_prior(class_counts, self.class_weights(class_counts))
 

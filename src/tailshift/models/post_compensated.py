@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tailshift.compensation import add_log_ratio, log_prior_ratio
+from tailshift.deprecation import renamed_arguments, renamed_attribute
 from tailshift.estimators.em import estimate_uncalibrated
 from tailshift.priors import VectorLike, as_prior
 from tailshift.targets import Target, as_target_prior
@@ -29,7 +30,7 @@ class PostCompensated(nn.Module):
 
     Args:
         model: Any module that returns logits of shape (…, C).
-        trained_prior: The prior that the model's logits carry, shape (C,).
+        logit_prior: The prior that the model's logits carry, shape (C,).
         target_prior: The prior to answer for: a vector (C,), a name (``"uniform"``,
             ``"backward:10"`` …, see :class:`~tailshift.targets.Shift`) or a file.
         estimator: What :meth:`adapt` estimates with, unless it is given another.
@@ -39,7 +40,7 @@ class PostCompensated(nn.Module):
 
     Example:
         >>> model = PostCompensated(
-        ...     nn.Identity(), trained_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
+        ...     nn.Identity(), logit_prior=[0.8, 0.2], target_prior=[0.5, 0.5]
         ... )
         >>> model(torch.tensor([[2.0, 1.0]]))
         tensor([[1.5300, 1.9163]])
@@ -48,12 +49,14 @@ class PostCompensated(nn.Module):
     """
 
     log_ratio: Tensor
+    trained_prior = renamed_attribute("trained_prior", "logit_prior")
 
+    @renamed_arguments(trained_prior="logit_prior")
     def __init__(
         self,
         model: nn.Module,
         *,
-        trained_prior: VectorLike,
+        logit_prior: VectorLike,
         target_prior: Target,
         estimator: SupportsEstimate | None = None,
         source_counts: VectorLike | None = None,
@@ -65,8 +68,8 @@ class PostCompensated(nn.Module):
         self.source_counts = source_counts
         self.class_names = class_names
         # Priors stay float64 whatever the module is cast to; only the sum is moved.
-        self.trained_prior = as_prior(trained_prior, name="trained_prior")
-        self.register_buffer("log_ratio", torch.zeros(len(self.trained_prior)))
+        self.logit_prior = as_prior(logit_prior, name="logit_prior")
+        self.register_buffer("log_ratio", torch.zeros(len(self.logit_prior)))
         self.set_target_prior(target_prior)
 
     def set_target_prior(self, target_prior: Target) -> "PostCompensated":
@@ -75,7 +78,7 @@ class PostCompensated(nn.Module):
         Args:
             target_prior: A vector (C,), a name or a file.
         """
-        num_classes = len(self.trained_prior)
+        num_classes = len(self.logit_prior)
         p_t = as_target_prior(
             target_prior,
             num_classes=num_classes,
@@ -83,7 +86,7 @@ class PostCompensated(nn.Module):
             class_names=self.class_names,
         )
         self.log_ratio.copy_(
-            log_prior_ratio(self.trained_prior, p_t, num_classes=num_classes)
+            log_prior_ratio(self.logit_prior, p_t, num_classes=num_classes)
         )
         self.target_prior = p_t
         return self
@@ -109,7 +112,7 @@ class PostCompensated(nn.Module):
             >>> held_out = torch.randn(2000, 2).mul(2)
             >>> labels = torch.distributions.Categorical(logits=held_out).sample()
             >>> model = PostCompensated(
-            ...     nn.Identity(), trained_prior=[0.5, 0.5], target_prior=[0.5, 0.5]
+            ...     nn.Identity(), logit_prior=[0.5, 0.5], target_prior=[0.5, 0.5]
             ... )
             >>> unlabelled = held_out[labels == 1].split(100)
             >>> estimator = MAPEstimator().fit(held_out, labels)
@@ -146,7 +149,7 @@ class PostCompensated(nn.Module):
 
     def _uncalibrated(self, f: Tensor) -> Tensor:
         """Return the prior that the model's own probabilities call for."""
-        found = estimate_uncalibrated(f, self.trained_prior)
+        found = estimate_uncalibrated(f, self.logit_prior)
         warnings.warn(
             "the target prior is estimated from probabilities that were not checked on "
             "held-out data, and may be off. Give `estimator`, such as "
@@ -168,9 +171,10 @@ class PostCompensated(nn.Module):
 
     def get_extra_state(self) -> dict[str, Tensor]:
         """Return both priors, to be saved with the weights."""
-        return {"trained_prior": self.trained_prior, "target_prior": self.target_prior}
+        return {"logit_prior": self.logit_prior, "target_prior": self.target_prior}
 
     def set_extra_state(self, state: dict[str, Tensor]) -> None:
         """Restore both priors."""
-        self.trained_prior = as_prior(state["trained_prior"], name="trained_prior")
+        name = "logit_prior" if "logit_prior" in state else "trained_prior"
+        self.logit_prior = as_prior(state[name], name="logit_prior")
         self.set_target_prior(state["target_prior"])

@@ -25,7 +25,7 @@ from tailshift.methods import LADE
 from tailshift.predictions import Predictions
 from tailshift.runs.directory import check_same_config, is_run_directory
 from tailshift.runs.files import FACTS, FAILURE
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 from tailshift.training.jobs import Failure, Job, num_at_once, run_jobs
 from tailshift.training.resolve import with_validation
 from tailshift.training.train import train
@@ -158,7 +158,7 @@ def tune(
         setting = with_setting(config, best.alpha, best.lam)
         directory = _finished_run(setting, whole, folder / "best").directory
     with_errors = tuple(_with_error(trial, best, folder) for trial in trials)
-    return Tuning(with_errors, best, load(directory))
+    return Tuning(with_errors, best, load_run(directory))
 
 
 def _recorded_trial(job: Job) -> Trial | None:
@@ -170,12 +170,12 @@ def _recorded_trial(job: Job) -> Trial | None:
         return Trial(*_setting(job), math.nan)
     if not _is_finished(job.directory):
         return None
-    score = validation_score(load(job.directory).predictions("val"))
+    score = validation_score(load_run(job.directory).predictions("val"))
     return Trial(*_setting(job), score)
 
 
 def _is_finished(directory: Path) -> bool:
-    return (directory / FACTS).is_file() and load(directory).is_finished
+    return (directory / FACTS).is_file() and load_run(directory).is_finished
 
 
 def check_can_be_tuned(config: RunConfig) -> None:
@@ -219,7 +219,7 @@ def validation_score(predictions: Predictions) -> float:
         >>> f = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0], [0.6, 0.0]])
         >>> labels = torch.tensor([0, 0, 0, 1])
         >>> source = torch.tensor([0.75, 0.25], dtype=torch.float64)
-        >>> validation_score(Predictions(f, labels, trained_prior=source))
+        >>> validation_score(Predictions(f, labels, logit_prior=source))
         0.5
     """
     is_right, w = _balanced(predictions)
@@ -252,9 +252,9 @@ def _balanced(predictions: Predictions) -> tuple[torch.Tensor, torch.Tensor]:
     """Return which re-targeted predictions are right, and their weights."""
     f, y = predictions.logits.float(), predictions.labels  # (N, C), (N,)
     uniform = priors.uniform(predictions.num_classes)
-    if predictions.trained_prior is not None:
-        p = predictions.trained_prior
-        f = post_compensate(f, trained_prior=p, target_prior=uniform)
+    if predictions.logit_prior is not None:
+        p = predictions.logit_prior
+        f = post_compensate(f, logit_prior=p, target_prior=uniform)
     n = torch.bincount(y, minlength=predictions.num_classes)  # (C,)
     is_right = (f.argmax(dim=1) == y).double()
     return is_right, 1 / (n[y] * (n > 0).sum()).double()
@@ -265,7 +265,8 @@ def _with_error(trial: Trial, best: Trial, folder: Path) -> Trial:
     directory = _directory(folder, trial.alpha, trial.lam)
     if trial == best or math.isnan(trial.score) or not (directory / FACTS).is_file():
         return trial
-    own, winner = load(directory), load(_directory(folder, best.alpha, best.lam))
+    own = load_run(directory)
+    winner = load_run(_directory(folder, best.alpha, best.lam))
     error = difference_error(own.predictions("val"), winner.predictions("val"))
     return dataclasses.replace(trial, error=error)
 
@@ -307,7 +308,7 @@ def _score_at_once(
 
     def note_end(job: Job, failure: Failure | None) -> None:
         if failure is None:
-            note(job, validation_score(load(job.directory).predictions("val")))
+            note(job, validation_score(load_run(job.directory).predictions("val")))
         elif failure.is_diverged:
             note(job, math.nan)
 
@@ -328,7 +329,7 @@ def _finished_run(config: RunConfig, data: LongTailedData, directory: Path) -> R
     """Return the finished run of a directory; train or resume it if necessary."""
     if _is_finished(directory):
         check_same_config(directory, config)
-        return load(directory)
+        return load_run(directory)
     run = train(config, output=directory, resume=True, data=data)
     if not run.is_finished:
         raise KeyboardInterrupt(INTERRUPTED)

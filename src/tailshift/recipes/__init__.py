@@ -10,7 +10,7 @@ from typing import Any
 
 from tailshift.config import RunConfig
 from tailshift.data import Dataset, parse_data_option
-from tailshift.data.features import FeatureBank, as_toml
+from tailshift.data.features import FeatureCache, as_toml
 from tailshift.files import read_text
 from tailshift.models.pretrained import named_network
 from tailshift.registry import did_you_mean
@@ -108,7 +108,7 @@ def feature_settings(features: str) -> list[str]:
         ['model.name="timm:resnet18"', 'model.pretrained=true']
     """
     if Path(features).is_dir():
-        return [*FeatureBank.load(features).settings, *FEATURE_SETTINGS]
+        return [*FeatureCache.load(features).settings, *FEATURE_SETTINGS]
     network = {**named_network(features), "frozen": True}
     chosen = [f"model.{key}={as_toml(value)}" for key, value in network.items()]
     return [*chosen, *FEATURE_SETTINGS]

@@ -46,10 +46,10 @@ def average_probability(predictions: Predictions, *, compensated: bool) -> Tenso
     for f, w in chunks:
         f = f.double()  # (_CHUNK, C)
         if compensated:
-            assert predictions.trained_prior is not None
+            assert predictions.logit_prior is not None
             f = post_compensate(
                 f,
-                trained_prior=predictions.trained_prior,
+                logit_prior=predictions.logit_prior,
                 target_prior=priors.uniform(num_classes),
             )
         mean += w @ f.softmax(-1)

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from tailshift.estimators import CarriedPrior, carried_prior, declared_kappa
+from tailshift.estimators import CarriedPrior, measure_logit_prior, declared_kappa
 from tailshift.evaluation import Record, Sampling, Summary, evaluate, summarise
 from tailshift.methods import METHODS, Method
 from tailshift.predictions import Predictions
 from tailshift.priors import counts_from_labels, from_counts, uniform
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 from tailshift.targets import PAPER_TARGETS
 
 
@@ -126,7 +126,7 @@ NamedRun: TypeAlias = Run | ReportRun | str | os.PathLike[str]
 def gather_runs(
     runs: NamedRun | Iterable[NamedRun],
     *,
-    trained_prior: StatedPrior | None = None,
+    logit_prior: StatedPrior | None = None,
     prior: PriorChoice = "declared",
     announce: Callable[[str], None] = warnings.warn,
 ) -> list[ReportRun]:
@@ -134,7 +134,7 @@ def gather_runs(
 
     Args:
         runs: Runs, run directories or files of logits; a single one needs no list.
-        trained_prior: Prior that logits carry, for files that do not say.
+        logit_prior: Prior that logits carry, for files that do not say.
         prior: Prior to compensate runs from: the declared one, or the one measured on
             their validation images.
         announce: Called with a sentence about each run that is not finished, about
@@ -151,7 +151,7 @@ def gather_runs(
         elif is_logits_file(str(run)):
             files.append(str(run))
         else:
-            trained.append(load(Path(run)))
+            trained.append(load_run(Path(run)))
     for run in trained:
         if not run.is_finished:
             announce(
@@ -161,14 +161,14 @@ def gather_runs(
     if prior == "measured" and files:
         raise ValueError(
             f"`prior` 'measured' needs validation images, but {files[0]} is a file of "
-            "logits. Measure it with ts.carried_prior and save it as `trained_prior`."
+            "logits. Measure it by ts.measure_logit_prior; save it as `logit_prior`."
         )
-    others = [run_from_logits(file, trained_prior=trained_prior) for file in files]
+    others = [run_from_logits(file, logit_prior=logit_prior) for file in files]
     for other in others:
-        if other.predictions.trained_prior is None:
+        if other.predictions.logit_prior is None:
             announce(
                 f"{other.name} does not say which prior its logits carry, so only raw "
-                "results are shown. Name it with --trained-prior."
+                "results are shown. Name it with --logit-prior."
             )
     found = [*ready, *report_runs(trained, prior=prior), *others]
     for sentence in dict.fromkeys(map(untested_classes, found)):
@@ -207,7 +207,7 @@ def report_run(
             "none. Hold some out in training, or take the declared prior."
         )
     if prior == "measured" and carried is not None:
-        predictions = replace(predictions, trained_prior=carried.prior)
+        predictions = replace(predictions, logit_prior=carried.prior)
     return ReportRun(
         method=title or method.title,
         seed=run.config.seed,
@@ -216,7 +216,7 @@ def report_run(
         key=run.config.method_name,
         compensates=method.compensates,
         unit="samples" if run.config.model.name == "features" else "images",
-        declared=run.trained_prior,
+        declared=run.logit_prior,
         carried=carried,
     )
 
@@ -226,7 +226,7 @@ def _measure(run: Run, prior: PriorChoice) -> CarriedPrior | None:
     if not run.has_val_logits:
         return None
     val = run.predictions("val")
-    return carried_prior(
+    return measure_logit_prior(
         val.logits, val.labels, run.source_prior, deviations=prior == "measured"
     )
 
@@ -251,7 +251,7 @@ def carried_sentence(run: ReportRun) -> str:
 
 
 def run_from_logits(
-    file: str | Path, *, trained_prior: StatedPrior | None = None
+    file: str | Path, *, logit_prior: StatedPrior | None = None
 ) -> ReportRun:
     """Return the predictions in a file as a run to report on.
 
@@ -259,7 +259,7 @@ def run_from_logits(
         file: A path for :meth:`Predictions.load`, or ``"NAME=PATH"``. Without a name
             the file's own is shown; one that ends in ``-seed1`` gives the seed. A name
             that is the title of a method, such as ``LADE``, stands for that method.
-        trained_prior: Prior that the logits carry, if the file does not say.
+        logit_prior: Prior that the logits carry, if the file does not say.
 
     Example:
         >>> from tempfile import mkdtemp
@@ -272,8 +272,8 @@ def run_from_logits(
     """
     name, path = _split(str(file))
     predictions = Predictions.load(path)
-    if trained_prior is not None and predictions.trained_prior is None:
-        predictions = _with_prior(predictions, trained_prior, path)
+    if logit_prior is not None and predictions.logit_prior is None:
+        predictions = _with_prior(predictions, logit_prior, path)
     stem, seed = _seed(path.stem)
     run = ReportRun(name or stem, seed, predictions, name=str(path))
     for key in METHODS:
@@ -303,16 +303,16 @@ def _seed(stem: str) -> tuple[str, int]:
 
 
 def _with_prior(
-    predictions: Predictions, trained_prior: StatedPrior, path: Path
+    predictions: Predictions, logit_prior: StatedPrior, path: Path
 ) -> Predictions:
-    if trained_prior == "uniform":
-        return replace(predictions, trained_prior=uniform(predictions.num_classes))
+    if logit_prior == "uniform":
+        return replace(predictions, logit_prior=uniform(predictions.num_classes))
     if predictions.source_counts is None:
         raise ValueError(
-            "`trained_prior` 'source' is the prior of the training set, but "
+            "`logit_prior` 'source' is the prior of the training set, but "
             f"{path} holds no `source_counts`. Add them to the file."
         )
-    return replace(predictions, trained_prior=from_counts(predictions.source_counts))
+    return replace(predictions, logit_prior=from_counts(predictions.source_counts))
 
 
 def by_method(runs: Iterable[ReportRun]) -> dict[str, list[ReportRun]]:

@@ -49,7 +49,7 @@ def series_of(runs: Sequence[ReportRun], target: str = "uniform") -> list[Series
     series = []
     for method, of_method in by_method(runs).items():
         of_seeds = tuple(run.predictions for run in of_method)
-        known = all(p.trained_prior is not None for p in of_seeds)
+        known = all(p.logit_prior is not None for p in of_seeds)
         first = of_method[0]
         names = row_names(method, compensates=first.compensates, has_compensated=known)
         if known and not _changes(of_seeds, target):

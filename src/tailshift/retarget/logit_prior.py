@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tailshift import priors
-from tailshift.estimators import carried_prior
+from tailshift.estimators import measure_logit_prior
 from tailshift.estimators.known_classes import KnownClasses
 from tailshift.priors import VectorLike
 from tailshift.retarget.names import ClassNames, counts_prior, target_prior
@@ -85,7 +85,7 @@ def _measured(
         raise ValueError("`labels` has no label of the classes in `classes`.")
     position = torch.full((known.num_classes,), -1)
     position[known.ids] = torch.arange(len(known.ids))
-    found = carried_prior(
+    found = measure_logit_prior(
         known.logits(f[rows]).double(),
         position[y[rows]],
         priors.uniform(len(known.ids)),

@@ -16,7 +16,7 @@ from tailshift.calibration import (
 from tailshift.estimators import Adaptation, MAPEstimator
 from tailshift.estimators import adapt as adapt_to
 from tailshift.estimators.base import held_out_prior
-from tailshift.estimators.book import PriorBook
+from tailshift.estimators.book import SitePriors
 from tailshift.estimators.known_classes import KnownClasses
 from tailshift.estimators.retargeting import Retargeting
 from tailshift.predictions import Predictions
@@ -257,7 +257,7 @@ class Planner:
         held_out = Predictions(
             self._log_scores(labelled.scores, self.logit_prior).float(),
             torch.from_numpy(labelled.labels),
-            trained_prior=self.logit_prior,
+            logit_prior=self.logit_prior,
         )
         inside = self.known.predictions(held_out)
         num_labels = len(inside.labels)
@@ -290,7 +290,7 @@ class Planner:
 
     def _adapt_with_labels(self, made: RetargetPlan, held_out: Predictions) -> None:
         estimator = MAPEstimator(
-            trained_prior=self.logit_prior, source_prior=self.logit_prior
+            logit_prior=self.logit_prior, source_prior=self.logit_prior
         )
         logits = self._log_scores(self.sample.scores, self.logit_prior).float()
         found = adapt_to(
@@ -366,7 +366,7 @@ class Planner:
         sites = np.array(self.sample.sites, dtype=object)
         names = [self.names.names[c] for c in self.known.ids.tolist()]
         shared = _positive(self.known.prior(made.target_prior))
-        book = PriorBook(names, shared)
+        book = SitePriors(names, shared)
         found = {str(site) for site in sites if str(site).strip()}
         for site in sorted(found):
             book.add(f"site {site}")

@@ -1,5 +1,5 @@
 """Run directories: what passes from training to everything else."""
 
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 
-__all__ = ["Run", "load"]
+__all__ = ["Run", "load_run"]

@@ -14,7 +14,7 @@ from tailshift.methods import Method
 from tailshift.recipes import load_recipe, recipe_names
 from tailshift.runs.directory import flat_settings
 from tailshift.runs.files import FACTS
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 
 UNDECISIVE = machine_settings() | {"seed"}
 """Settings in which two runs of the same recipe may differ."""
@@ -27,7 +27,7 @@ def find_runs(
     runs = []
     for path in sorted(folder.rglob(FACTS), key=lambda path: path.stat().st_mtime):
         try:
-            run = load(path.parent)
+            run = load_run(path.parent)
         except (OSError, ValueError) as error:
             announce(f"skipped: {error}")
             continue

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tailshift.config import RunConfig
 from tailshift.data.memory import Normalisation
+from tailshift.deprecation import renamed_attribute
 from tailshift.estimators import adapt
 from tailshift.methods.experts import ExpertMethod
 from tailshift.methods.sade import learn_shares_from_images
@@ -43,7 +44,7 @@ class AdaptedExperts(NamedTuple):
     """In evaluation mode, on the CPU."""
     shares: Tensor
     """What each expert counts, float64, sums to 1, shape (3,)."""
-    trained_prior: Tensor
+    logit_prior: Tensor
     """The prior that the logits carry with these shares, float64, shape (C,)."""
 
 
@@ -81,10 +82,12 @@ class Run:
         """:math:`p_s`, the share of each class in training, float64, shape (C,)."""
         return from_counts(self.source_counts)
 
+    trained_prior = renamed_attribute("trained_prior", "logit_prior")
+
     @property
-    def trained_prior(self) -> Tensor:
+    def logit_prior(self) -> Tensor:
         """The prior that the model's logits carry, float64, shape (C,)."""
-        return self.config.trained_prior(self.source_counts)
+        return self.config.logit_prior(self.source_counts)
 
     @property
     def groups(self) -> dict[str, Tensor]:
@@ -167,7 +170,7 @@ class Run:
         """
         module = PostCompensated(
             self.model,
-            trained_prior=self.trained_prior,
+            logit_prior=self.logit_prior,
             target_prior=prior,
             estimator=ValidationEstimator(self) if self.has_val_logits else None,
             source_counts=self.source_counts,
@@ -227,7 +230,7 @@ class ValidationEstimator:
         return adapt(self.run.predictions("val"), logits).target_prior
 
 
-def load(run_dir: str | os.PathLike[str]) -> Run:
+def load_run(run_dir: str | os.PathLike[str]) -> Run:
     """Return the run in a directory.
 
     Raises:
@@ -248,4 +251,4 @@ def load(run_dir: str | os.PathLike[str]) -> Run:
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
     """Return a run, loaded if it is given by its directory."""
-    return run if isinstance(run, Run) else load(run)
+    return run if isinstance(run, Run) else load_run(run)

@@ -17,7 +17,7 @@ from tailshift.estimators import certify as certify_logits
 from tailshift.estimators.known_classes import ClassList
 from tailshift.predictions import Predictions, read_npz, read_safetensors
 from tailshift.priors import from_labels, write_prior
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 from tailshift.serving import images
 from tailshift.targets import Target
 
@@ -32,13 +32,13 @@ class Unlabelled:
     Attributes:
         logits: Shape (N, C), of the same model as the held-out ones.
         labels: Shape (N,), or None.
-        trained_prior: The prior that the logits carry, if their file says so.
+        logit_prior: The prior that the logits carry, if their file says so.
         broken: Why images could not be read, by their paths, if it was images.
     """
 
     logits: Tensor
     labels: Tensor | None = None
-    trained_prior: Tensor | None = None
+    logit_prior: Tensor | None = None
     broken: dict[str, str] = field(default_factory=dict)
 
 
@@ -138,7 +138,7 @@ def both_samples(
 ) -> tuple[Predictions, Unlabelled]:
     """Return labelled held-out logits and unlabelled logits of the same model."""
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
-        source = load(source)
+        source = load_run(source)
     known = images.held_out_logits(source if held_out is None else held_out)
     given = _as_unlabelled(source, unlabelled, track)
     _check_same_model(known, given)
@@ -180,7 +180,7 @@ def read_unlabelled(path: Path) -> Unlabelled:
     fields = read_npz(path) if is_npz else read_safetensors(path)
     if "labels" in fields:
         given = Predictions.load(path)
-        return Unlabelled(given.logits, given.labels, given.trained_prior)
+        return Unlabelled(given.logits, given.labels, given.logit_prior)
     scores = fields.get("logits", fields.get("probs"))
     if scores is None:
         raise ValueError(f"{path} cannot be used: it does not hold `logits`.")
@@ -190,7 +190,7 @@ def read_unlabelled(path: Path) -> Unlabelled:
         given = make(**fields)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path} cannot be used: {error}") from error
-    return Unlabelled(given.logits, None, given.trained_prior)
+    return Unlabelled(given.logits, None, given.logit_prior)
 
 
 def _read_npy(path: Path) -> Tensor:
@@ -259,7 +259,7 @@ def _check_same_model(held_out: Predictions, unlabelled: Unlabelled) -> None:
             f"the unlabelled logits have {num_classes} classes, but the held-out ones "
             f"have {held_out.num_classes}. Both must come from one model."
         )
-    here, there = held_out.trained_prior, unlabelled.trained_prior
+    here, there = held_out.logit_prior, unlabelled.logit_prior
     if here is not None and there is not None and not torch.allclose(here, there):
         raise ValueError(
             "the unlabelled logits carry another prior than the held-out ones. Both "

@@ -44,9 +44,9 @@ class ServedModel(nn.Module):
         super().__init__()
         self.model = run.model
         self.normalise = Normalisation(run.facts.mean, run.facts.std)
-        p = run.trained_prior
+        p = run.logit_prior
         if target_prior is None:
-            ratio = -as_prior(p, name="trained_prior", positive=True).log()
+            ratio = -as_prior(p, name="logit_prior", positive=True).log()
         else:
             ratio = log_prior_ratio(p, target_prior, num_classes=len(p))
         self.register_buffer("log_ratio", ratio.float())
@@ -102,7 +102,7 @@ def metadata(run: Run, target_prior: Tensor | None) -> dict[str, str]:
     entries: dict[str, Any] = {
         "class_names": list(run.class_names),
         "source_prior": run.source_prior.tolist(),
-        "trained_prior": run.trained_prior.tolist(),
+        "logit_prior": run.logit_prior.tolist(),
         "target_prior": None if target_prior is None else target_prior.tolist(),
         "image_size": facts.image_size,
         "resized": preparation_of(run).resized,

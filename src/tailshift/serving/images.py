@@ -24,7 +24,7 @@ from tailshift.data.images import (
 )
 from tailshift.data.memory import Normalisation
 from tailshift.data.own_forms import EXTENSIONS, image_files
-from tailshift.estimators import Adaptation, ConformalSets, PriorBook
+from tailshift.estimators import Adaptation, ConformalSets, SitePriors
 from tailshift.estimators import adapt as adapt_to
 from tailshift.estimators.known_classes import ClassList, named_classes
 from tailshift.files import atomic_write, read_text
@@ -189,7 +189,7 @@ def predict(
     adapt: bool = False,
     site: str | None = None,
     sites: Mapping[str, str] | PathLike | None = None,
-    book: PriorBook | PathLike | None = None,
+    book: SitePriors | PathLike | None = None,
     sets: float | None = None,
     classes: ClassList | None = None,
     held_out: Predictions | PathLike | None = None,
@@ -323,7 +323,7 @@ def _rows_by_site(
         q, f = by_site.get(name, prior), found.logits[chosen]
         if adaptation is None:
             log_p = post_compensate(
-                f.double(), trained_prior=run.trained_prior, target_prior=q
+                f.double(), logit_prior=run.logit_prior, target_prior=q
             ).log_softmax(dim=1)
         else:
             log_p = adaptation.retarget(f)
@@ -350,7 +350,7 @@ def _add_sets(
     are_in = conformal.predict_sets(logits, target_prior)  # (N, C)
     g = post_compensate(
         logits.double(),
-        trained_prior=conformal.trained_prior_,
+        logit_prior=conformal.logit_prior_,
         target_prior=target_prior,
     )
     order = g.argsort(dim=1, descending=True).tolist()
@@ -379,16 +379,16 @@ def answer_rows(
     logits: Tensor,
     class_names: Sequence[str],
     *,
-    trained_prior: VectorLike,
+    logit_prior: VectorLike,
     target_prior: VectorLike,
 ) -> list[AnswerRow]:
     """Return a row for each image: the five likeliest classes under the target prior.
 
     Args:
         paths: One for each image.
-        logits: They carry ``trained_prior``, shape (N, C).
+        logits: They carry ``logit_prior``, shape (N, C).
         class_names: One for each class.
-        trained_prior: The prior that the logits carry, shape (C,).
+        logit_prior: The prior that the logits carry, shape (C,).
         target_prior: :math:`p_t` to answer for, shape (C,).
 
     Example:
@@ -398,13 +398,13 @@ def answer_rows(
         ...     ["a.jpg"],
         ...     torch.tensor([[1.0, 0.0]]),
         ...     ["cat", "dog"],
-        ...     trained_prior=even,
+        ...     logit_prior=even,
         ...     target_prior=[0.25, 0.75],
         ... )[0]["predicted"]
         'dog'
     """
     probs = post_compensate(
-        logits.double(), trained_prior=trained_prior, target_prior=target_prior
+        logits.double(), logit_prior=logit_prior, target_prior=target_prior
     ).softmax(dim=1)
     return _rows(paths, probs, class_names)
 
@@ -488,9 +488,9 @@ def _write_parquet(path: Path, rows: Sequence[Mapping[str, str | float]]) -> Non
 NEEDED_COLUMNS = ("path", "site")
 
 
-def open_book(book: PriorBook | str | os.PathLike[str], run: Run) -> PriorBook:
+def open_book(book: SitePriors | str | os.PathLike[str], run: Run) -> SitePriors:
     """Return a book, read from a file or as it is, whose classes are a run's."""
-    found = book if isinstance(book, PriorBook) else PriorBook.load(book)
+    found = book if isinstance(book, SitePriors) else SitePriors.load(book)
     if tuple(found.class_names) != tuple(run.class_names):
         raise ValueError(
             "`book` must have the classes of the run in their order, but has "

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from tailshift.data.images import (
     FORMATS,
@@ -49,7 +49,9 @@ class _Facts(BaseModel):
 
     class_names: list[str] = Field(min_length=1)
     source_prior: list[float]
-    trained_prior: list[float]
+    logit_prior: list[float] = Field(
+        validation_alias=AliasChoices("logit_prior", "trained_prior")
+    )
     target_prior: list[float] | None = None
     image_size: int
     in_channels: Literal[1, 3]
@@ -63,7 +65,7 @@ class OnnxModel:
     Attributes:
         class_names: One for each class.
         source_prior: :math:`p_s` of the training data, shape (C,).
-        trained_prior: The prior that the logits carry, shape (C,).
+        logit_prior: The prior that the logits carry, shape (C,).
 
     Args:
         path: The file.
@@ -76,14 +78,14 @@ class OnnxModel:
         self._facts = facts
         self.class_names = tuple(facts.class_names)
         self.source_prior = np.array(facts.source_prior)
-        self.trained_prior = np.array(facts.trained_prior)
+        self.logit_prior = np.array(facts.logit_prior)
         has_margin = facts.resized > facts.image_size
         fit = facts.fit or ("margin" if has_margin else "crop")
         # Now, not with the first image: it imports torchvision, which takes seconds.
         self._transform = Preparation(facts.image_size, fit=fit).evaluation()
         self._inputs, built_in = self._target(path)
         # What the graph adds to the network's logits is taken off again.
-        self._ratio = np.log(self.trained_prior) - np.log(built_in)
+        self._ratio = np.log(self.logit_prior) - np.log(built_in)
 
     def logits(self, pixels: Pixels) -> LogitRows:
         """Return the network's own logits (N, C) of pixels (N, channels, H, W)."""
@@ -94,7 +96,7 @@ class OnnxModel:
     def probs(self, logits: LogitRows, mix: Vector) -> Vector:
         """Return probabilities (N, C) under a mix (C,)."""
         with np.errstate(divide="ignore"):
-            g = logits - np.log(self.trained_prior) + np.log(mix)
+            g = logits - np.log(self.logit_prior) + np.log(mix)
         g = np.exp(g - g.max(axis=1, keepdims=True))
         shares: Vector = g / g.sum(axis=1, keepdims=True)
         return shares
@@ -168,9 +170,9 @@ def _facts(path: PathLike, entries: dict[str, str]) -> _Facts:
     try:
         read = {key: json.loads(text) for key, text in entries.items()}
         facts = _Facts.model_validate(read)
-        lengths = {len(facts.source_prior), len(facts.trained_prior)}
+        lengths = {len(facts.source_prior), len(facts.logit_prior)}
         is_sound = lengths == {len(facts.class_names)}
-        is_sound &= min(*facts.source_prior, *facts.trained_prior) > 0
+        is_sound &= min(*facts.source_prior, *facts.logit_prior) > 0
         is_sound &= facts.target_prior is None or {len(facts.target_prior)} == lengths
     except (ValueError, RecursionError):
         is_sound = False

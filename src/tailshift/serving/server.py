@@ -32,12 +32,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from tailshift.data.images import BrokenImageError
-from tailshift.estimators import PriorBook
+from tailshift.estimators import SitePriors
 from tailshift.predictions import Predictions
 from tailshift.priors import class_ids
 from tailshift.registry import did_you_mean
 from tailshift.report.page.render import Page, render_page
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 from tailshift.serving.export import export_onnx
 from tailshift.serving.images import TOP, PathLike, held_out_logits
 from tailshift.serving.inference import Batcher, OnnxModel, Pixels
@@ -724,7 +724,7 @@ def open_service(
     source: Run | PathLike,
     *,
     held_out: Predictions | PathLike | None = None,
-    book: PriorBook | PathLike | None = None,
+    book: SitePriors | PathLike | None = None,
     state: Path | None = None,
     adapt: Adapt = "approve",
     half_life: float = 1000.0,
@@ -745,7 +745,7 @@ def open_service(
         threads: Threads of ONNX Runtime; 0 is one for each core.
     """
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
-        source = load(source)
+        source = load_run(source)
     model = _as_model(source, threads)
     known, reason = _held_out(source, held_out, len(model.class_names))
     limits = Limits() if limits is None else limits
@@ -764,12 +764,12 @@ def open_service(
 
 
 def _mixes(
-    book: PriorBook | PathLike | None, class_names: tuple[str, ...]
+    book: SitePriors | PathLike | None, class_names: tuple[str, ...]
 ) -> dict[str, Vector]:
     """Return the mix of each site of a book."""
     if book is None:
         return {}
-    book = book if isinstance(book, PriorBook) else PriorBook.load(book)
+    book = book if isinstance(book, SitePriors) else SitePriors.load(book)
     if tuple(book.class_names) != class_names:
         raise ValueError(
             f"`book` must have the {len(class_names)} classes of the model in their "

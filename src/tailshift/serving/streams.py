@@ -499,7 +499,7 @@ class _Judge:
     def __init__(self, held_out: Predictions, half_life: float) -> None:
         counts = held_out.source_counts
         priors: dict[str, Any] = {
-            "trained_prior": held_out.trained_prior,
+            "logit_prior": held_out.logit_prior,
             "source_prior": None if counts is None else from_counts(counts),
         }
         self._held_out = held_out

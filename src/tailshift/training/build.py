@@ -105,7 +105,7 @@ def assemble_trainer(
         trainer,
         model.head,
         decay=None if decay == "auto" else decay,
-        prior=config.method.trained_prior(sampled),
+        prior=config.method.logit_prior(sampled),
     )
 
 

@@ -22,7 +22,7 @@ from tailshift.data.feature_files import (
     split_checksum,
     split_path,
 )
-from tailshift.data.features import BANK_FACTS, FeatureBank
+from tailshift.data.features import BANK_FACTS, FeatureCache
 from tailshift.data.image_split import FileSplit
 from tailshift.data.own_images import check_every_name
 from tailshift.files import make_folder
@@ -53,7 +53,7 @@ FEATURE_FIELDS = ("name", "pretrained", "weights", "frozen", "image_size")
 """Settings of a network that its features depend on."""
 
 
-def features(
+def extract_features(
     data: str | Dataset | LongTailedData,
     model: str,
     output: str | Path,
@@ -66,7 +66,7 @@ def features(
     force: bool = False,
     data_root: str | Path | None = None,
     verbose: bool = False,
-) -> FeatureBank:
+) -> FeatureCache:
     """Write the features of all images to a folder, as ``tailshift features`` does.
 
     An interrupted bank is continued where it stands, and a finished one that fits is
@@ -116,7 +116,7 @@ def make_bank(
     jobs: int = 1,
     force: bool = False,
     track: Callable[[int], Told] = lambda num_images: lambda images: None,
-) -> FeatureBank:
+) -> FeatureCache:
     """Write the features of all images to a folder, and return the bank.
 
     If another process makes it, this one waits for it.
@@ -142,7 +142,7 @@ def make_bank(
         facts = bank_facts(plan, backbone)
         if (plan.folder / BANK_FACTS).exists():
             if not force:
-                bank = FeatureBank.load(plan.folder)
+                bank = FeatureCache.load(plan.folder)
                 if _same(bank.facts.model_dump(mode="json"), facts):
                     return bank
             _refuse(plan.folder / BANK_FACTS, force)
@@ -153,7 +153,7 @@ def make_bank(
         else:
             work_together(jobs, plan, backbone, told)
         _finish(plan, facts)
-    return FeatureBank.load(plan.folder)
+    return FeatureCache.load(plan.folder)
 
 
 def _check_folder(folder: Path) -> None:
@@ -324,7 +324,7 @@ def _finish(plan: BankPlan, facts: dict[str, Any]) -> None:
 
 def cached_bank(
     data: LongTailedData, model: ModelConfig, track: Callable[[int], Told]
-) -> FeatureBank:
+) -> FeatureCache:
     """Return the bank of a network and of images, made in the cache if it is not there.
 
     Args:

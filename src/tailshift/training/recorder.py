@@ -344,7 +344,7 @@ class Recorder:
             logits=logits.float(),
             labels=labels,
             source_counts=counts,
-            trained_prior=self.config.trained_prior(counts),
+            logit_prior=self.config.logit_prior(counts),
             class_names=self.data.class_names,
             full_counts=self.data.full_counts,
         )

@@ -7,7 +7,7 @@ from tailshift.data import LongTailedData
 from tailshift.models import Classifier, FrozenBackbone
 from tailshift.runs.files import WEIGHTS, load_weights
 from tailshift.runs.network import thaw, use_channels_last
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 
 
 def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> None:
@@ -23,7 +23,7 @@ def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> No
         start_from_features(model, source, config, data)
         return
     if source.is_dir():
-        _check_run(load(source), config, data)
+        _check_run(load_run(source), config, data)
         source = source / WEIGHTS
     if not source.is_file():
         raise FileNotFoundError(
@@ -45,7 +45,7 @@ def start_from_features(
         data: Data of that run.
     """
     where = f"`train.start_from` (--from) {source}"
-    run = load(source) if source.is_dir() else None
+    run = load_run(source) if source.is_dir() else None
     if (
         run is None
         or not run.config.model.frozen

@@ -11,7 +11,7 @@ from tailshift.deprecation import warn_deprecated
 from tailshift.runs.checkpoint import read_position
 from tailshift.runs.directory import begin_directory, check_directory, default_directory
 from tailshift.runs.network import place_head
-from tailshift.runs.run import Run, load
+from tailshift.runs.run import Run, load_run
 from tailshift.training import distributed
 from tailshift.training import resolve as _resolve
 from tailshift.training.build import build_trainer
@@ -63,7 +63,7 @@ def train(
             is_verbose=verbose,
         )
         _run(resolved, resume=resume, force=force, is_verbose=verbose)
-    return load(directory)
+    return load_run(directory)
 
 
 def _run(resolved: Resolved, *, resume: bool, force: bool, is_verbose: bool) -> None:

@@ -15,7 +15,7 @@ def _reference_curve(predictions: Predictions, compensated: bool) -> list[float]
     totals = [0.0] * predictions.num_classes
     for f in predictions.logits.tolist():
         if compensated:
-            prior = predictions.trained_prior.tolist()
+            prior = predictions.logit_prior.tolist()
             f = [value - math.log(p) for value, p in zip(f, prior, strict=True)]
         e = [math.exp(value - max(f)) for value in f]
         for c, value in enumerate(e):

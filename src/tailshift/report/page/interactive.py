@@ -144,7 +144,7 @@ def _run(predictions: Predictions, rows: Tensor) -> dict[str, Any]:
     f = predictions.logits[rows].float()  # (n, C)
     # A constant a row changes no answer; half precision is finest near the largest.
     f = (f - f.amax(dim=1, keepdim=True)).half()
-    prior = predictions.trained_prior
+    prior = predictions.logit_prior
     return {
         "logits": _base64(f.numpy().astype("<f2")),
         "labels": _base64(predictions.labels[rows].numpy().astype("<u2")),
@@ -171,7 +171,7 @@ def _order(runs: Sequence[ReportRun]) -> str:
 
 def _what_is_unknown(runs: Sequence[ReportRun]) -> list[str]:
     notes = []
-    if all(run.predictions.trained_prior is None for run in runs):
+    if all(run.predictions.logit_prior is None for run in runs):
         notes.append(
             "The prior of the logits is unknown, so only the accuracy as trained is "
             "shown."

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from tailshift.deprecation import renamed_arguments
 from tailshift.evaluation.summary import Summary
 from tailshift.files import atomic_write, check_new
 from tailshift.metrics.table import METRICS, NOTHING
@@ -41,6 +42,7 @@ _SIZE_LIMIT = 20_000_000 - 50_000  # bytes of a page, less the explorer's own
 _SCRIPTS = ("charts.js", *EXPLORER_SCRIPTS)
 
 
+@renamed_arguments(trained_prior="logit_prior")
 def report(
     runs: report_runs.NamedRun | Iterable[report_runs.NamedRun],
     output: str | Path,
@@ -48,7 +50,7 @@ def report(
     title: str = "tailshift report",
     notes: Sequence[str] = (),
     logits: Iterable[str | Path] = (),
-    trained_prior: report_runs.StatedPrior | None = None,
+    logit_prior: report_runs.StatedPrior | None = None,
     force: bool = False,
     announce: Callable[[str], None] = warnings.warn,
 ) -> Path:
@@ -61,7 +63,7 @@ def report(
         title: Heading of the page.
         notes: Lines for the foot of the page: data, hardware, commit, command.
         logits: Deprecated; give the files of logits in ``runs``.
-        trained_prior: Prior that logits carry, for files that do not say: ``"source"``
+        logit_prior: Prior that logits carry, for files that do not say: ``"source"``
             or ``"uniform"``.
         force: Replace files that exist.
         announce: Called with a sentence about each run that is not finished, about
@@ -73,7 +75,7 @@ def report(
         >>> from tailshift import Predictions
         >>> folder = Path(mkdtemp())
         >>> predictions = Predictions(
-        ...     torch.eye(2), torch.arange(2), trained_prior=[0.9, 0.1]
+        ...     torch.eye(2), torch.arange(2), logit_prior=[0.9, 0.1]
         ... )
         >>> predictions.save(folder / "mine.safetensors")
         >>> page = report(folder / "mine.safetensors", folder / "report")
@@ -89,9 +91,7 @@ def report(
         if isinstance(runs, Run | report_runs.ReportRun | str | os.PathLike):
             runs = [runs]
         runs = [*runs, *files]
-    found = report_runs.gather_runs(
-        runs, trained_prior=trained_prior, announce=announce
-    )
+    found = report_runs.gather_runs(runs, logit_prior=logit_prior, announce=announce)
     write_report(page, found, title=title, notes=notes, overwrite=force)
     tables.write_csv(
         table, report_runs.summarise_runs(found, report_runs.report_targets(found))

@@ -58,7 +58,7 @@ def accuracy_changes(
     changes = []
     for method, of_method in by_method(runs).items():
         of_seeds = [run.predictions for run in of_method]
-        if all(p.trained_prior is not None for p in of_seeds):
+        if all(p.logit_prior is not None for p in of_seeds):
             change = torch.stack([_change(p, target) for p in of_seeds]).mean(0)
             if change.nan_to_num().any():
                 changes.append(AccuracyChange(method, change))
