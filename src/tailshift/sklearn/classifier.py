@@ -28,10 +28,11 @@ from tailshift.estimators.base import CalibratorLike
 from tailshift.estimators.map_em import MAPEstimator
 from tailshift.predictions import Predictions
 from tailshift.priors import from_counts
+from tailshift.sklearn.counting import CountingEstimator
+from tailshift.sklearn.folds import ALWAYS_TRAINED, fold_parts
 from tailshift.targets import Target, as_target_prior
 
 SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
-ALWAYS_TRAINED = -1
 SCORES = ("predict_proba", "decision_function")
 AFTER_SAMPLING = "after sampling"
 
@@ -162,7 +163,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         folds = self._folds(labels)
         log_p = np.zeros((len(labels), len(self.classes_)))
         self.estimators_, logit_priors = [], []
-        for seen, left_out in _parts(folds):
+        for seen, left_out in fold_parts(folds):
             own = {
                 name: _safe_indexing(value, seen) if _is_weight(name) else value
                 for name, value in fit_params.items()
@@ -199,7 +200,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             p = self._target(self.logit_prior).numpy()
             return fitted.fit(X, y, **fit_params), p
         name, last = fitted.steps[-1]
-        counting = _CountingEstimator(last)
+        counting = CountingEstimator(last)
         fitted.steps[-1] = (name, counting)
         fitted.fit(X, y, **fit_params)
         fitted.steps[-1] = (name, counting.estimator)
@@ -433,38 +434,9 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
                 setattr(self, name, getattr(self.estimators_[0], name))
 
 
-class _CountingEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
-    """Stands in for a pipeline's last step while it is fitted, and keeps its labels."""
-
-    def __init__(self, estimator: Any) -> None:
-        self.estimator = estimator
-
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:  # noqa: N803
-        self.labels = np.asarray(y)
-        self.estimator.fit(X, y, **fit_params)
-        return self
-
-    def get_metadata_routing(self) -> Any:
-        return self.estimator.get_metadata_routing()
-
-    def __sklearn_tags__(self) -> Any:
-        return self.estimator.__sklearn_tags__()
-
-
 def _is_after_sampling(logit_prior: Any) -> bool:
     return isinstance(logit_prior, str) and logit_prior == AFTER_SAMPLING
 
 
 def _is_weight(name: str) -> bool:
     return name.split("__")[-1] == "sample_weight"
-
-
-def _parts(
-    folds: NDArray[np.int64],
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the samples that each clone sees, and those held out."""
-    numbers = np.unique(folds[folds != ALWAYS_TRAINED])
-    if not len(numbers):
-        yield np.arange(len(folds)), np.arange(0)
-    for fold in numbers:
-        yield np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
