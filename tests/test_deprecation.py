@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -75,3 +76,28 @@ def test_method__of_a_plugin_may_state_the_old_name() -> None:
                 return P
 
     assert torch.equal(Old().logit_prior(torch.tensor([3, 1])), P)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("tailshift.FeatureBank", "tailshift.FeatureCache"),
+        ("tailshift.PriorBook", "tailshift.SitePriors"),
+        ("tailshift.carried_prior", "tailshift.measure_logit_prior"),
+        ("tailshift.features", "tailshift.extract_features"),
+        ("tailshift.load", "tailshift.load_run"),
+        ("tailshift.estimators.PriorBook", "tailshift.estimators.SitePriors"),
+        ("tailshift.data.FeatureBank", "tailshift.data.FeatureCache"),
+        ("tailshift.runs.load", "tailshift.runs.load_run"),
+        ("tailshift.training.load", "tailshift.training.load_run"),
+    ],
+)
+def test_package__old_names_give_the_new_with_a_warning(old: str, new: str) -> None:
+    module, _, name = old.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=f"`{old}` is deprecated.*`{new}`"):
+        value = getattr(import_module(module), name)
+    assert value is getattr(import_module(module), new.rpartition(".")[2])
+
+
+def test_package__dir_shows_public_names_only() -> None:
+    assert dir(ts) == sorted([*ts.__all__, "__version__"])

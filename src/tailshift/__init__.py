@@ -19,9 +19,23 @@ _HOMES = _homes()
 __version__ = version("tailshift")
 __all__ = sorted(_HOMES)  # the names are in the stub
 
+_RENAMED = {
+    "FeatureBank": "FeatureCache",
+    "PriorBook": "SitePriors",
+    "carried_prior": "measure_logit_prior",
+    "features": "extract_features",
+    "load": "load_run",
+}
+"""New name of each name of 0.2 that is gone from 0.4 on."""
+
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is first asked for: PyTorch takes a while."""
+    if name in _RENAMED:
+        from tailshift.deprecation import warn_deprecated
+
+        warn_deprecated(f"tailshift.{name}", f"`tailshift.{_RENAMED[name]}`")
+        return __getattr__(_RENAMED[name])
     if name not in _HOMES:
         raise AttributeError(f"module 'tailshift' has no attribute {name!r}")
     home = import_module(_HOMES[name])
@@ -33,4 +47,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*__all__, "__version__"]

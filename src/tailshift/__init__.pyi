@@ -45,10 +45,10 @@ from tailshift.estimators import (
     OnlineEstimator as OnlineEstimator,
 )
 from tailshift.estimators import (
-    SitePriors as SitePriors,
+    RLLSEstimator as RLLSEstimator,
 )
 from tailshift.estimators import (
-    RLLSEstimator as RLLSEstimator,
+    SitePriors as SitePriors,
 )
 from tailshift.estimators import (
     TiltEstimator as TiltEstimator,

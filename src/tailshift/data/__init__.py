@@ -1,5 +1,7 @@
 """Long-tailed data: the sets, their profiles, and loaders that can be resumed."""
 
+from typing import TYPE_CHECKING
+
 from tailshift.data.batches import Batch, Batches, BatchPlan, Loader, StackedLoader
 from tailshift.data.benchmarks import (
     ImageNetLT,
@@ -21,7 +23,7 @@ from tailshift.data.dataset import (
 )
 from tailshift.data.digits import DigitsLT
 from tailshift.data.feature_split import FeatureSplit
-from tailshift.data.features import FeatureBank
+from tailshift.data.features import FeatureCache
 from tailshift.data.image_loader import BrokenImageWarning, FileLoader
 from tailshift.data.image_split import FileSplit
 from tailshift.data.images import Preparation
@@ -30,6 +32,7 @@ from tailshift.data.own_forms import ImageCSV, ImageFolder, ImageList, parse_dat
 from tailshift.data.parquet import ImageDatasets, ImageParquet
 from tailshift.data.randomness import Stream, sample_order
 from tailshift.data.samplers import SAMPLERS, ClassSampler, Sampler
+from tailshift.deprecation import old_names
 
 __all__ = [
     "CIFAR10LT",
@@ -47,7 +50,7 @@ __all__ = [
     "DataShape",
     "Dataset",
     "DigitsLT",
-    "FeatureBank",
+    "FeatureCache",
     "FeatureSplit",
     "FileLoader",
     "FileSplit",
@@ -75,3 +78,6 @@ __all__ = [
     "sample_order",
     "step_counts",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(__name__, {"FeatureBank": "tailshift.data.FeatureCache"})

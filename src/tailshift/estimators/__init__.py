@@ -1,14 +1,21 @@
 """Estimators of an unknown target prior from unlabelled logits."""
 
+from typing import TYPE_CHECKING
+
 from tailshift.calibration import ConvergenceWarning
+from tailshift.deprecation import old_names
 from tailshift.estimators.adaptation import (
     Adaptation,
     RepeatedSamplesWarning,
     adapt,
 )
 from tailshift.estimators.base import ESTIMATORS, FewSamplesWarning, PriorEstimator
-from tailshift.estimators.book import PriorBook
-from tailshift.estimators.carried import CarriedPrior, carried_prior, declared_kappa
+from tailshift.estimators.book import SitePriors
+from tailshift.estimators.carried import (
+    CarriedPrior,
+    declared_kappa,
+    measure_logit_prior,
+)
 from tailshift.estimators.certificate import Certificate, Performance, certify
 from tailshift.estimators.conformal import ConformalSets
 from tailshift.estimators.confusion import (
@@ -36,15 +43,24 @@ __all__ = [
     "MAPEstimator",
     "OnlineEstimator",
     "Performance",
-    "PriorBook",
     "PriorEstimator",
     "RLLSEstimator",
     "RepeatedSamplesWarning",
     "ShiftTest",
+    "SitePriors",
     "TiltEstimator",
     "adapt",
-    "carried_prior",
     "certify",
     "declared_kappa",
+    "measure_logit_prior",
     "shift_test",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = old_names(
+        __name__,
+        {
+            "PriorBook": "tailshift.estimators.SitePriors",
+            "carried_prior": "tailshift.estimators.measure_logit_prior",
+        },
+    )
