@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tailshift import load_run, load_recipe, priors, train
+from tailshift import load_recipe, load_run, priors, train
 from tailshift.losses import LADELoss, Processes
 
 NUM_SAMPLES = 256

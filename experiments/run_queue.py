@@ -12,7 +12,7 @@ from typing import Any
 
 from rescore import config_of
 
-from tailshift import load_run, load_recipe
+from tailshift import load_recipe, load_run
 from tailshift.evaluation.results import (
     add_results,
     keep_logits,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tailshift import Predictions, evaluate, load_run, load_recipe
+from tailshift import Predictions, evaluate, load_recipe, load_run
 from tailshift.evaluation.results import (
     COLUMNS,
     add_results,

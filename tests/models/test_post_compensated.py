@@ -8,6 +8,14 @@ from torch import nn
 import tailshift.compensation
 from tailshift import priors
 from tailshift.compensation import post_compensate
+from tailshift.losses import (
+    CrossEntropyLoss,
+    DistributedLoss,
+    FocalLoss,
+    LogitAdjustedLoss,
+    as_loss,
+)
+from tailshift.methods import METHODS
 from tailshift.models import PostCompensated, UncalibratedWarning
 
 
@@ -204,3 +212,39 @@ def test_adapt__refuses_an_empty_loader():
 def test_compensation__still_has_the_class_with_a_warning():
     with pytest.warns(DeprecationWarning, match="tailshift.models.PostCompensated"):
         assert tailshift.compensation.PostCompensated is PostCompensated
+
+
+P_S = [0.6, 0.3, 0.1]
+
+
+@pytest.mark.parametrize(
+    "method", ["balanced_softmax", "lade", "softmax", "logit_adjustment"]
+)
+def test_from_loss__takes_the_logit_prior_of_the_method(method):
+    """The loss and the method state the same prior, each on its own."""
+    counts = torch.tensor([60, 30, 10])
+    chosen = METHODS.get(method)()
+    model = PostCompensated.from_loss(
+        nn.Identity(),
+        as_loss(chosen.build_loss(counts)),
+        target_prior="uniform",
+        source_prior=P_S,
+    )
+    torch.testing.assert_close(model.logit_prior, chosen.logit_prior(counts))
+
+
+def test_from_loss__logit_adjusted_by_half():
+    loss = LogitAdjustedLoss(P_S, tau=0.5)
+    p = torch.tensor(P_S).double().sqrt()
+    for stated in (loss, DistributedLoss(loss)):
+        model = PostCompensated.from_loss(nn.Identity(), stated, target_prior="uniform")
+        torch.testing.assert_close(model.logit_prior, p / p.sum(), rtol=1e-6, atol=0)
+
+
+def test_from_loss__says_what_is_missing():
+    with pytest.raises(ValueError, match="`source_prior` is missing"):
+        PostCompensated.from_loss(
+            nn.Identity(), CrossEntropyLoss(), target_prior="uniform"
+        )
+    with pytest.raises(ValueError, match="`loss` must state its logit prior"):
+        PostCompensated.from_loss(nn.Identity(), FocalLoss(), target_prior="uniform")

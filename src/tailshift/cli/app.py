@@ -291,7 +291,7 @@ RunsOrLogits = Annotated[
     ),
 ]
 LogitsFiles = Annotated[list[str] | None, typer.Option(hidden=True)]
-LogitPrior = Annotated[
+LogitPriorOption = Annotated[
     Literal["source", "uniform"] | None,
     typer.Option(
         "--logit-prior",

@@ -10,7 +10,7 @@ from tailshift.cli.app import (
     Csv,
     Force,
     Latex,
-    LogitPrior,
+    LogitPriorOption,
     LogitsFiles,
     Markdown,
     Plugins,
@@ -35,7 +35,7 @@ def evaluate_command(
             metavar="RUN…", help="Run directories, or [NAME=]FILE of logits and labels."
         ),
     ],
-    logit_prior: LogitPrior = None,
+    logit_prior: LogitPriorOption = None,
     target: Annotated[
         list[str] | None,
         typer.Option(
@@ -154,7 +154,7 @@ def report_command(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     runs: RunsOrLogits = None,
     logits: LogitsFiles = None,
-    logit_prior: LogitPrior = None,
+    logit_prior: LogitPriorOption = None,
     title: Annotated[
         str, typer.Option(help="The page's heading.")
     ] = "tailshift report",
@@ -190,7 +190,7 @@ def figures(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")],
     runs: RunsOrLogits = None,
     logits: LogitsFiles = None,
-    logit_prior: LogitPrior = None,
+    logit_prior: LogitPriorOption = None,
     figure: Annotated[
         list[str] | None,
         typer.Option(

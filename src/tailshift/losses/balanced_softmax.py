@@ -5,7 +5,7 @@ from torch import Tensor
 
 from tailshift.losses import base, checks
 from tailshift.losses.reduction import Reduction, check_reduction
-from tailshift.priors import VectorLike, as_prior
+from tailshift.priors import VectorLike, as_prior, uniform
 
 
 def balanced_softmax_loss(
@@ -58,6 +58,11 @@ class BalancedSoftmaxLoss(base.PriorLoss):
         super().__init__(source_prior)
         check_reduction(reduction)
         self.reduction = reduction
+
+    @property
+    def logit_prior(self) -> Tensor:
+        """The uniform prior: the loss takes the source prior out of the logits."""
+        return uniform(len(self.source_prior))
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""

@@ -1,7 +1,7 @@
 """Base class of all losses; its docstring says how to write one."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ class Loss(nn.Module):
 
     - :meth:`class_losses`, if the loss for each possible label has a closed form. Label
       smoothing needs it.
+    - :attr:`logit_prior`, so that a trained model can be re-targeted with
+      :meth:`PostCompensated.from_loss <tailshift.models.PostCompensated.from_loss>`.
     - :attr:`spans_batch` and :meth:`over_processes`, if it is not a mean over samples.
     - :meth:`begin_epoch`, if something changes with the epoch. What an interrupted run
       must find again, and cannot compute from the epoch, is a buffer.
@@ -55,6 +57,15 @@ class Loss(nn.Module):
 
     spans_batch: bool = False
     """Whether the loss looks at the whole batch, so that it is no mean over samples."""
+
+    @property
+    def logit_prior(self) -> Tensor | Literal["source"] | None:
+        """Prior of the logits that the loss trains, shape (C,).
+
+        It is ``"source"`` if it is the prior of the training data and the loss does not
+        know that prior, and None if it is unknown.
+        """
+        return None
 
     @property
     def takes_soft_targets(self) -> bool:

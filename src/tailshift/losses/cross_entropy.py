@@ -1,6 +1,6 @@
 """Cross-entropy, plain and weighted by class: losses whose prior is known."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -40,6 +40,11 @@ def cross_entropy_loss(
 @base.LOSSES.register("cross_entropy", about=cross_entropy_loss)
 class CrossEntropyLoss(base.Loss):
     """Module form of :func:`cross_entropy_loss`."""
+
+    @property
+    def logit_prior(self) -> Literal["source"]:
+        """The prior of the training data."""
+        return "source"
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         super().__init__()

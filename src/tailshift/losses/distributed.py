@@ -1,6 +1,6 @@
 """Losses of batches that several processes share."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -76,6 +76,11 @@ class DistributedLoss(Loss):
             )
         self.max_samples, self.group = max_samples, group
         self.spans_batch = self.loss.spans_batch
+
+    @property
+    def logit_prior(self) -> Tensor | Literal["source"] | None:
+        """The logit prior of the loss inside."""
+        return self.loss.logit_prior
 
     @property
     def takes_soft_targets(self) -> bool:

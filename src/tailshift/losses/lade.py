@@ -14,7 +14,7 @@ from tailshift.losses.lader import (
     lader_from_statistics,
 )
 from tailshift.losses.reduction import Reduction
-from tailshift.priors import VectorLike, as_prior
+from tailshift.priors import VectorLike, as_prior, uniform
 from tailshift.processes import Processes
 
 
@@ -38,8 +38,8 @@ def lade_loss(
     labels: Tensor,
     source_prior: VectorLike,
     *,
-    alpha: float,
-    lam: float,
+    alpha: float = 0.1,
+    lam: float = 0.01,
     mode: LADERMode = "paper",
     class_weights: VectorLike | None = None,
 ) -> Tensor:
@@ -106,9 +106,11 @@ def _lade(
 class LADELoss(base.PriorLoss):
     """Module form of :func:`lade_loss`; prior and class weights are buffers.
 
+    The defaults of ``alpha`` and ``lam`` are those of the paper's runs on CIFAR-100-LT.
+
     Example:
         >>> import torch
-        >>> loss = LADELoss([0.7, 0.2, 0.1], alpha=0.1, lam=0.01)
+        >>> loss = LADELoss([0.7, 0.2, 0.1])
         >>> loss
         LADELoss(num_classes=3, alpha=0.1, lam=0.01, mode='paper')
         >>> loss(torch.zeros(2, 3), torch.tensor([0, 2]))
@@ -122,8 +124,8 @@ class LADELoss(base.PriorLoss):
         self,
         source_prior: VectorLike,
         *,
-        alpha: float,
-        lam: float,
+        alpha: float = 0.1,
+        lam: float = 0.01,
         mode: LADERMode = "paper",
         class_weights: VectorLike | None = None,
     ) -> None:
@@ -133,6 +135,11 @@ class LADELoss(base.PriorLoss):
         self.alpha, self.lam, self.mode = alpha, lam, mode
         alpha_c = as_class_weights(class_weights, self.source_prior)
         self.register_buffer("class_weights", alpha_c.clone())
+
+    @property
+    def logit_prior(self) -> Tensor:
+        """The uniform prior: :math:`p_t` is added at test time, Eq. (17)."""
+        return uniform(len(self.source_prior))
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""

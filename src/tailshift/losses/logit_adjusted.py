@@ -62,6 +62,11 @@ class LogitAdjustedLoss(base.PriorLoss):
         checks.check_not_negative("tau", tau)
         self.tau, self.reduction = tau, reduction
 
+    @property
+    def logit_prior(self) -> Tensor:
+        r""":math:`p_s^{1 - \tau}`, normalised: uniform for τ = 1."""
+        return ((1 - self.tau) * self.source_prior.log()).softmax(0)
+
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of logits (N, C) and labels (N,)."""
         f, y = checks.check_batch(logits, labels)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tailshift import priors
 from tailshift.losses import LADELoss
+from tailshift.losses.lader import LADERMode
 from tailshift.methods.method import METHODS, Method
 
 
@@ -29,7 +30,7 @@ class LADE(Method):
     """α, the weight of the regulariser in the loss."""
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """λ, the weight of the squared term inside the regulariser."""
-    mode: Literal["paper", "self_normalised", "all_classes", "official"] = "paper"
+    mode: LADERMode = "paper"
     """How the regulariser takes its expectation: see `tailshift.losses.lader`."""
     class_weights: Literal["source", "uniform"] = "source"
     """α_c: the source prior as in the paper, or 1/C."""

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from tailshift.compensation import add_log_ratio, log_prior_ratio
 from tailshift.deprecation import renamed_arguments, renamed_attribute
 from tailshift.estimators.em import estimate_uncalibrated
+from tailshift.losses import Loss
 from tailshift.priors import VectorLike, as_prior
 from tailshift.targets import Target, as_target_prior
 
@@ -71,6 +72,59 @@ class PostCompensated(nn.Module):
         self.logit_prior = as_prior(logit_prior, name="logit_prior")
         self.register_buffer("log_ratio", torch.zeros(len(self.logit_prior)))
         self.set_target_prior(target_prior)
+
+    @classmethod
+    def from_loss(
+        cls,
+        model: nn.Module,
+        loss: Loss,
+        *,
+        target_prior: Target,
+        source_prior: VectorLike | None = None,
+        **settings: Any,
+    ) -> Self:
+        """Re-target a model by the logit prior that its training loss states.
+
+        Use this when you train with a loss of this package and do not want to work
+        out which prior the logits contain.
+
+        Args:
+            model: The trained module.
+            loss: What it was trained with.
+            target_prior: See the class.
+            source_prior: Prior of the training data, shape (C,); for cross-entropy,
+                whose logits contain it.
+            **settings: Other arguments of the class.
+
+        Example:
+            >>> from tailshift.losses import CrossEntropyLoss, LADELoss
+            >>> f, p_s, p_t = torch.tensor([[2.0, 1.0]]), [0.8, 0.2], [0.5, 0.5]
+            >>> loss = LADELoss(p_s)
+            >>> PostCompensated.from_loss(nn.Identity(), loss, target_prior=p_t)(f)
+            tensor([[2., 1.]])
+            >>> PostCompensated.from_loss(
+            ...     nn.Identity(),
+            ...     CrossEntropyLoss(),
+            ...     target_prior=p_t,
+            ...     source_prior=p_s,
+            ... )(f)
+            tensor([[1.5300, 1.9163]])
+        """
+        stated = loss.logit_prior
+        if stated is None:
+            raise ValueError(
+                f"`loss` must state its logit prior, but {type(loss).__name__} does "
+                "not. Build PostCompensated(model, logit_prior=..., "
+                "target_prior=...), or measure the prior with measure_logit_prior."
+            )
+        p = source_prior if isinstance(stated, str) else stated
+        if p is None:
+            raise ValueError(
+                f"`source_prior` is missing: logits trained with {type(loss).__name__} "
+                "contain the prior of the training data. Give "
+                "priors.from_counts(class_counts)."
+            )
+        return cls(model, logit_prior=p, target_prior=target_prior, **settings)
 
     def set_target_prior(self, target_prior: Target) -> "PostCompensated":
         """Answer for another prior from now on; returns the module itself.

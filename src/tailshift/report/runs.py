@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from torch import Tensor
 
-from tailshift.estimators import CarriedPrior, measure_logit_prior, declared_kappa
+from tailshift.estimators import CarriedPrior, declared_kappa, measure_logit_prior
 from tailshift.evaluation import Record, Sampling, Summary, evaluate, summarise
 from tailshift.methods import METHODS, Method
 from tailshift.predictions import Predictions
