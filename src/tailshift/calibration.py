@@ -283,9 +283,9 @@ class VectorScaling(Scaling):
         )
 
 
-SELECTION_FOLDS, FEW_FOLDS = 5, 3
-MANY_ELEMENTS = 2**18  # of logits, from which fewer folds are taken
-CANDIDATES: tuple[tuple[str, float], ...] = (
+_SELECTION_FOLDS, FEW_FOLDS = 5, 3
+_MANY_ELEMENTS = 2**18  # of logits, from which fewer folds are taken
+_CANDIDATES: tuple[tuple[str, float], ...] = (
     ("identity", 0.0),
     ("temperature", 0.0),
     ("bcts", 10.0),
@@ -295,9 +295,9 @@ CANDIDATES: tuple[tuple[str, float], ...] = (
     ("vector", 1.0),
 )
 """Calibrators and ridges that :class:`AutoScaling` chooses from, the simplest first."""
-SELECTION_ELEMENTS = 2**19  # logits that the choice is made on, at most
+_SELECTION_ELEMENTS = 2**19  # logits that the choice is made on, at most
 SELECTION_SCALE_RIDGE = 1.0  # few labels are often separable
-SELECTION_TOLERANCE = 0.5  # standard errors that the choice may be worse than the best
+_SELECTION_TOLERANCE = 0.5  # standard errors that the choice may be worse than the best
 
 
 @CALIBRATORS.register("auto")
@@ -329,10 +329,10 @@ class AutoScaling(Scaling):
         means = losses.mean(dim=1)
         best = losses[means.argmin()]
         errors = (losses - best).std(dim=1) / len(best) ** 0.5
-        is_near = means - best.mean() <= SELECTION_TOLERANCE * errors
+        is_near = means - best.mean() <= _SELECTION_TOLERANCE * errors
         first = int(is_near.nonzero()[0])
-        self.chosen_ = CANDIDATES[first]
-        self.nll_ = dict(zip(CANDIDATES, means.tolist(), strict=True))
+        self.chosen_ = _CANDIDATES[first]
+        self.nll_ = dict(zip(_CANDIDATES, means.tolist(), strict=True))
         self._scaling = _make_candidate(*self.chosen_).fit_shifted(f, y, shift)
         self.scale_, self.bias_ = self._scaling.scale_, self._scaling.bias_
         self.ridge = self._scaling.ridge
@@ -365,14 +365,16 @@ def _cross_validated_losses(f: Tensor, y: Tensor, shift: Tensor) -> Tensor:
     """Return the NLL of each sample by fits without it, (candidates, n)."""
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(y), generator=generator)
-    order = order[: max(2 * SELECTION_FOLDS, SELECTION_ELEMENTS // f.shape[1])]
+    order = order[: max(2 * _SELECTION_FOLDS, _SELECTION_ELEMENTS // f.shape[1])]
     f, y = f[order], y[order]
-    num_folds = FEW_FOLDS if f.numel() > MANY_ELEMENTS else min(SELECTION_FOLDS, len(y))
+    num_folds = (
+        FEW_FOLDS if f.numel() > _MANY_ELEMENTS else min(_SELECTION_FOLDS, len(y))
+    )
     if num_folds < 2:
-        return torch.zeros(len(CANDIDATES), 2, dtype=torch.float64)
+        return torch.zeros(len(_CANDIDATES), 2, dtype=torch.float64)
     fold = torch.arange(len(y)) % num_folds
-    losses = torch.zeros(len(CANDIDATES), len(y), dtype=torch.float64)
-    for row, candidate in zip(losses, CANDIDATES, strict=True):
+    losses = torch.zeros(len(_CANDIDATES), len(y), dtype=torch.float64)
+    for row, candidate in zip(losses, _CANDIDATES, strict=True):
         for k in range(num_folds):
             kept, out = fold != k, fold == k
             fitted = _make_candidate(*candidate).fit_shifted(f[kept], y[kept], shift)

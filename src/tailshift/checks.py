@@ -12,7 +12,7 @@ from tailshift.priors import as_tensor as as_tensor  # it is asked for here as w
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any]
 
-PROBS_TOLERANCE = 1e-3  # a row of 8142 half-precision probabilities stays within it
+_PROBS_TOLERANCE = 1e-3  # a row of 8142 half-precision probabilities stays within it
 
 
 def check_logits(logits: ArrayLike, *, name: str = "logits") -> Tensor:
@@ -51,7 +51,7 @@ def _are_probs(p: Tensor) -> bool:
     if not (smallest >= 0 and largest <= 1):
         return False
     sums = p.sum(dim=1, dtype=torch.promote_types(p.dtype, torch.float32))
-    return bool(((sums - 1).abs() <= PROBS_TOLERANCE).all())
+    return bool(((sums - 1).abs() <= _PROBS_TOLERANCE).all())
 
 
 def _check_scores(scores: ArrayLike, name: str) -> Tensor:
@@ -97,7 +97,7 @@ def check_probs(probs: ArrayLike) -> Tensor:
             "Are these logits?"
         )
     sums = p.sum(dim=1, dtype=torch.promote_types(p.dtype, torch.float32))
-    wrong = (sums - 1).abs() > PROBS_TOLERANCE
+    wrong = (sums - 1).abs() > _PROBS_TOLERANCE
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise ValueError(

@@ -13,7 +13,7 @@ from tailshift.priors import VectorLike, as_prior, as_tensor
 
 Array = TypeVar("Array", bound=np.generic)
 
-HALF_WHOLE = 1024.0  # above it half precision has whole numbers alone
+_HALF_WHOLE = 1024.0  # above it half precision has whole numbers alone
 
 
 @overload
@@ -121,7 +121,7 @@ def _with_largest_at_zero(total: Tensor) -> Tensor:
     would be rounded away or overflow. No probability changes.
     """
     top = total.amax(dim=-1, keepdim=True)
-    is_large = (top.abs() > HALF_WHOLE) & top.isfinite()
+    is_large = (top.abs() > _HALF_WHOLE) & top.isfinite()
     moved = total - torch.where(is_large, top, 0.0)
     sure = torch.where(total == torch.inf, 0.0, -torch.inf)  # the limit of its softmax
     return torch.where(top == torch.inf, sure, moved)

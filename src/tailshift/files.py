@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-MARK = ".tailshift-"  # of the folders that a file is in until it is whole
+_MARK = ".tailshift-"  # of the folders that a file is in until it is whole
 
 
 @contextmanager
@@ -84,20 +84,22 @@ def remove_leftovers(folder: Path) -> None:
 
     Call it only while nothing else writes there.
     """
-    for path in folder.rglob(f"{MARK}*"):
+    for path in folder.rglob(f"{_MARK}*"):
         if is_leftover(path):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def is_leftover(path: Path) -> bool:
     """Return whether a path is named like a temporary folder of `atomic_write`."""
-    return re.fullmatch(rf"{re.escape(MARK)}[0-9a-f]{{32}}\.tmp", path.name) is not None
+    return (
+        re.fullmatch(rf"{re.escape(_MARK)}[0-9a-f]{{32}}\.tmp", path.name) is not None
+    )
 
 
 @contextmanager
 def _own_folder(parent: Path) -> Iterator[Path]:
     """Yield a new folder, locked for as long as this process lives."""
-    folder = parent / f"{MARK}{uuid.uuid4().hex}.tmp"
+    folder = parent / f"{_MARK}{uuid.uuid4().hex}.tmp"
     folder.mkdir()
     lock = _lock(folder)
     try:
@@ -110,7 +112,7 @@ def _own_folder(parent: Path) -> Iterator[Path]:
 
 def _remove_killed(path: Path) -> None:
     """Remove what writers of this file left that are no longer there."""
-    for folder in filter(is_leftover, path.parent.glob(f"{MARK}*")):
+    for folder in filter(is_leftover, path.parent.glob(f"{_MARK}*")):
         # A folder is locked before the file is in it, so that no live one is met here.
         lock = _lock(folder) if (folder / path.name).exists() else None
         if lock is not None:
@@ -140,7 +142,7 @@ def naming_file(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         # Without the system's text it is a sentence of ours.
-        if error.strerror is None or MARK not in str(error.filename or MARK):
+        if error.strerror is None or _MARK not in str(error.filename or _MARK):
             raise
         text = f"{path} cannot be written ({error.strerror})."
         raise _told(error, text) from error

@@ -16,23 +16,23 @@ from tailshift.deprecation import renamed_arguments, renamed_attribute
 from tailshift.priors import as_prior
 from tailshift.registry import did_you_mean
 
-FORMAT_VERSION = "2"
-UNSEALED_VERSION = "1"  # the same, before files had a checksum
+_FORMAT_VERSION = "2"
+_UNSEALED_VERSION = "1"  # the same, before files had a checksum
 
 
-def write_safetensors(
+def _write_safetensors(
     path: Path, tensors: dict[str, Tensor], class_names: Sequence[str], overwrite: bool
 ) -> None:
     """Write the tensors, the names and a checksum, whole or not at all."""
     check_destination(path, overwrite)
     metadata = {
-        "tailshift_predictions": FORMAT_VERSION,
+        "tailshift_predictions": _FORMAT_VERSION,
         "class_names": json.dumps(class_names),
     }
     storage.write_tensors(path, tensors, metadata, overwrite=overwrite)
 
 
-def check_entries(fields: Mapping[str, Any], known: list[str]) -> None:
+def _check_entries(fields: Mapping[str, Any], known: list[str]) -> None:
     """Refuse a file with unknown entries, or without scores or labels."""
     for key in fields:
         if key not in known:
@@ -71,13 +71,13 @@ def read_safetensors(path: Path) -> dict[str, Any]:
     except storage.DamagedFileError as error:
         reason = "was changed" if "checksum" in error.reason else "is cut short"
         raise ValueError(f"{path} is no safetensors file or {reason}.") from None
-    version = file.metadata.get("tailshift_predictions", UNSEALED_VERSION)
-    if version not in (UNSEALED_VERSION, FORMAT_VERSION):
+    version = file.metadata.get("tailshift_predictions", _UNSEALED_VERSION)
+    if version not in (_UNSEALED_VERSION, _FORMAT_VERSION):
         raise ValueError(
             f"{path} is of format version {version[:40]!r}, "
-            f"but this tailshift reads version {FORMAT_VERSION}."
+            f"but this tailshift reads version {_FORMAT_VERSION}."
         )
-    if version == FORMAT_VERSION and not file.is_sealed:
+    if version == _FORMAT_VERSION and not file.is_sealed:
         raise ValueError(f"{path} was changed: its checksum is gone.")
     names = _parse_names(path, file.metadata.get("class_names", "[]"))
     return {**file.tensors, "class_names": names}
@@ -227,7 +227,7 @@ class Predictions:
         """
         tensors = {key: getattr(self, key) for key in _TENSORS}
         tensors = {key: value for key, value in tensors.items() if value is not None}
-        write_safetensors(Path(path), tensors, self.class_names, overwrite)
+        _write_safetensors(Path(path), tensors, self.class_names, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Predictions":
@@ -248,7 +248,7 @@ class Predictions:
         if "logit_prior" not in fields and "trained_prior" in fields:  # of 0.2
             fields["logit_prior"] = fields.pop("trained_prior")
         try:
-            check_entries(fields, [*_FIELDS, "probs"] if is_npz else list(_FIELDS))
+            _check_entries(fields, [*_FIELDS, "probs"] if is_npz else list(_FIELDS))
             return cls.from_probs(**fields) if "probs" in fields else cls(**fields)
         except (TypeError, ValueError) as error:
             raise ValueError(f"{path} cannot be used: {error}") from error

@@ -25,7 +25,7 @@ from tailshift.text import csv_cell, cut
 
 VectorLike: TypeAlias = Tensor | NDArray[Any] | Sequence[float] | Sequence[int]
 
-SUM_TOLERANCE = 1e-4
+_SUM_TOLERANCE = 1e-4
 
 
 def as_prior(
@@ -134,7 +134,7 @@ def _check_values(p: Tensor, name: str, positive: bool) -> None:
             f"`{name}` must not be negative, but is {p[where].item():.4g} for class "
             f"{where} {classes}. Build it with priors.from_counts(counts)."
         )
-    if abs(p.sum().item() - 1) > SUM_TOLERANCE:
+    if abs(p.sum().item() - 1) > _SUM_TOLERANCE:
         raise ValueError(
             f"`{name}` must sum to 1, but sums to {p.sum().item():.4f} {classes}. "
             "Build it with priors.from_counts(counts)."

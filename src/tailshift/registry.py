@@ -17,7 +17,7 @@ from weakref import WeakSet
 T = TypeVar("T")
 E = TypeVar("E")
 
-ENTRY_POINTS = "tailshift.plugins"
+_ENTRY_POINTS = "tailshift.plugins"
 """The group of entry points through which an installed package brings its own."""
 
 
@@ -153,12 +153,12 @@ regulariser.')
 
     def names(self) -> list[str]:
         """Return all names in alphabetical order."""
-        load_installed_plugins()
+        _load_installed_plugins()
         return sorted(self._entries)
 
     def items(self) -> list[tuple[str, T]]:
         """Return names and entries in the order in which they were registered."""
-        load_installed_plugins()
+        _load_installed_plugins()
         return list(self._entries.items())
 
     def forget(self, module: str) -> None:
@@ -168,7 +168,7 @@ regulariser.')
 
     def __contains__(self, name: object) -> bool:
         if name not in self._entries:  # a name of our own costs no look at plugins
-            load_installed_plugins()
+            _load_installed_plugins()
         return name in self._entries
 
     def __iter__(self) -> Iterator[str]:
@@ -197,7 +197,7 @@ def _origin(module: str) -> Origin:
     """Return where a module comes from: known, installed as a plugin, or a file."""
     top = module.partition(".")[0]
     if top not in _origins:
-        installed = dict(map(_installed, entry_points(group=ENTRY_POINTS)))
+        installed = dict(map(_installed, entry_points(group=_ENTRY_POINTS)))
         _origins.update(installed | _origins)
     if top not in _origins:
         file = getattr(sys.modules.get(module), "__file__", None)
@@ -218,13 +218,13 @@ def _installed(point: EntryPoint) -> tuple[str, Origin]:
     return top, Origin(point.dist.name, version=point.dist.version)
 
 
-def load_installed_plugins() -> None:
+def _load_installed_plugins() -> None:
     """Import what installed packages bring, once; a broken one is a warning."""
     global _has_looked
     if _has_looked:
         return
     _has_looked = True  # before the imports, which may look a name up themselves
-    for point in entry_points(group=ENTRY_POINTS):
+    for point in entry_points(group=_ENTRY_POINTS):
         try:
             point.load()
         except Exception as error:  # it may raise anything

@@ -21,7 +21,7 @@ from tailshift.text import cut
 Target: TypeAlias = str | os.PathLike[str] | VectorLike
 """A name (``"uniform"``, ``"forward:50"`` …), a file of counts or shares, a vector."""
 
-FILE_SUFFIXES = (".txt", ".csv", ".json")
+_FILE_SUFFIXES = (".txt", ".csv", ".json")
 SOURCE = "source"
 
 PAPER_TARGETS: tuple[str, ...] = (
@@ -114,7 +114,7 @@ def is_file(target: str | os.PathLike[str]) -> bool:
     if is_shift(target):
         return False
     path = Path(target)
-    return path.suffix.lower() in FILE_SUFFIXES or path.is_file()
+    return path.suffix.lower() in _FILE_SUFFIXES or path.is_file()
 
 
 def describe(target: Target) -> str:

@@ -28,7 +28,7 @@ from tailshift.models import (
 from tailshift.models.pretrained import seen_size
 from tailshift.models.timm_backbone import PREFIX as TIMM
 
-MOST = 1e6
+_MOST = 1e6
 """The largest learning rate or penalty that is accepted."""
 
 
@@ -99,9 +99,9 @@ class OptimConfig(_Section):
     name: Literal["sgd", "adamw", "lbfgs"] = "sgd"
     """``"lbfgs"`` fits the head of a frozen backbone to all features at once, to
     convergence; a head that it cannot fit, or one behind an adapter, has SGD."""
-    lr: float = Field(gt=0, le=MOST)
+    lr: float = Field(gt=0, le=_MOST)
     """Highest learning rate."""
-    backbone_lr: float | None = Field(default=None, gt=0, le=MOST)
+    backbone_lr: float | None = Field(default=None, gt=0, le=_MOST)
     """Highest learning rate of the backbone, if it differs from the classifier's."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor of the learning rate from each layer of a timm network to the one below
@@ -109,7 +109,7 @@ class OptimConfig(_Section):
     momentum: float = Field(default=0.9, ge=0, lt=1)
     nesterov: bool = False
     """Nesterov's form of momentum."""
-    weight_decay: Literal["auto"] | Annotated[float, Field(ge=0, le=MOST)] = 5e-4
+    weight_decay: Literal["auto"] | Annotated[float, Field(ge=0, le=_MOST)] = 5e-4
     """L2 penalty, on every parameter; AdamW spares biases, normalisation and what timm
     names, such as position embeddings. ``"auto"`` is for ``"lbfgs"``, which chooses it
     on training samples that it holds out."""

@@ -48,7 +48,7 @@ def balpoe_loss(
         (tensor([0.3256]), tensor([0.3256]))
     """
     check_reduction(reduction)
-    check_taus(taus)
+    _check_taus(taus)
     v, y = check_experts(expert_logits, labels, len(taus))  # (K, N, C), (N,)
     p_s = as_prior(source_prior, num_classes=v.shape[2], like=v, positive=True)
     return reduce(expert_losses(v, y, _shifts(p_s, taus)) / len(taus), reduction)
@@ -65,12 +65,12 @@ def balpoe_priors(
                 [0.5000, 0.5000],
                 [0.2000, 0.8000]], dtype=torch.float64)
     """
-    check_taus(taus)
+    _check_taus(taus)
     p_s = as_prior(source_prior, positive=True)
     return (p_s.log() - _shifts(p_s, taus)).softmax(1)
 
 
-def check_taus(taus: Sequence[float]) -> None:
+def _check_taus(taus: Sequence[float]) -> None:
     """Reject an empty list of τ, or one that is not finite."""
     if not taus or not all(map(math.isfinite, taus)):
         raise ValueError(
@@ -95,7 +95,7 @@ class BalPoELoss(ExpertsLoss):
         taus: Sequence[float] = EXPERT_TAUS,
         reduction: Reduction = "mean",
     ) -> None:
-        check_taus(taus)
+        _check_taus(taus)
         super().__init__(source_prior, len(taus), reduction)
         self.taus, self.scale = tuple(taus), 1 / len(taus)
 

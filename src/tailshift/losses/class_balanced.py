@@ -151,7 +151,7 @@ def class_balanced_focal_loss(
     return reduce(weigh(_FOCAL[form](f, y, gamma), y, w.to(f)), reduction)
 
 
-def sigmoid_focal(f: Tensor, y: Tensor, gamma: float) -> Tensor:
+def _sigmoid_focal(f: Tensor, y: Tensor, gamma: float) -> Tensor:
     """Return the unweighted sigmoid focal loss of each sample, summed over classes."""
     own = torch.zeros_like(f).scatter(1, y[:, None], 1.0)  # one-hot, (N, C)
     return _binary_focal(f * (2 * own - 1), gamma).sum(1)
@@ -162,7 +162,7 @@ def _binary_focal(z: Tensor, gamma: float) -> Tensor:
     return (-gamma * F.softplus(z)).exp() * F.softplus(-z)
 
 
-_FOCAL = {"softmax": softmax_focal, "sigmoid": sigmoid_focal}
+_FOCAL = {"softmax": softmax_focal, "sigmoid": _sigmoid_focal}
 
 
 @base.LOSSES.register("class_balanced_focal", about=class_balanced_focal_loss)

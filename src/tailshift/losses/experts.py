@@ -27,12 +27,12 @@ def check_experts(
     expert_logits: Tensor, labels: Tensor, num_experts: int
 ) -> tuple[Tensor, Tensor]:
     """Return the logits in at least float32, and the labels."""
-    v = widen_experts(expert_logits, num_experts)
+    v = _widen_experts(expert_logits, num_experts)
     _, y = checks.check_batch(v[0], labels, name="expert_logits[0]")
     return v, y
 
 
-def widen_experts(expert_logits: Tensor, num_experts: int) -> Tensor:
+def _widen_experts(expert_logits: Tensor, num_experts: int) -> Tensor:
     """Return logits of shape (K, N, C) in at least float32."""
     shape = tuple(expert_logits.shape)
     if len(shape) != 3 or shape[0] != num_experts:
@@ -81,6 +81,6 @@ class ExpertsLoss(base.PriorLoss):
 
     def class_losses(self, expert_logits: Tensor) -> Tensor:
         """Return the loss for each possible label, shape (N, C)."""
-        v = widen_experts(expert_logits, self.num_experts)
+        v = _widen_experts(expert_logits, self.num_experts)
         shifts = self.shifts(self.source_prior.to(v))[:, None]
         return -self.scale * F.log_softmax(v + shifts, dim=2).sum(0)

@@ -11,8 +11,8 @@ from tailshift.losses.reduction import Reduction, check_reduction, reduce, weigh
 from tailshift.priors import VectorLike
 
 FocalForm: TypeAlias = Literal["softmax", "sigmoid"]
-MOST_ODDS = 1e4  # log odds beyond which a probability is 1, or 0
-NEAR_1 = 5.0  # log odds above which log(1 + t) / t is rounded badly
+_MOST_ODDS = 1e4  # log odds beyond which a probability is 1, or 0
+_NEAR_1 = 5.0  # log odds above which log(1 + t) / t is rounded badly
 
 
 def focal_loss(
@@ -121,11 +121,11 @@ def _log_odds(f: Tensor) -> Tensor:
 
 def _log_g(z: Tensor, gamma: float) -> Tensor:
     """Return log q − log φ(q), where z is the log odds of q."""
-    z = z.clamp(max=MOST_ODDS)
-    t = (-z).clamp(max=-NEAR_1).exp()  # (1 − q) / q, if that is small
+    z = z.clamp(max=_MOST_ODDS)
+    t = (-z).clamp(max=-_NEAR_1).exp()  # (1 − q) / q, if that is small
     near_1 = 1 - t / 2 + t**2 / 3 - t**3 / 4 + t**4 / 5  # log(1 + t) / t
-    below = z.clamp(max=NEAR_1).exp() * F.softplus((-z).clamp(max=MOST_ODDS))
-    part = torch.where(z > NEAR_1, near_1, below)  # −q log q / (1 − q)
+    below = z.clamp(max=_NEAR_1).exp() * F.softplus((-z).clamp(max=_MOST_ODDS))
+    part = torch.where(z > _NEAR_1, near_1, below)  # −q log q / (1 − q)
     # Softplus and not logsigmoid, which ONNX writes as a log of what may round to 0.
     return gamma * F.softplus(z) - F.softplus(-z) - torch.log1p(gamma * part)
 

@@ -8,7 +8,7 @@ from tailshift.losses.experts import ExpertsLoss, check_experts, expert_losses
 from tailshift.losses.reduction import Reduction, check_reduction, reduce
 from tailshift.priors import VectorLike, as_prior
 
-NUM_EXPERTS = 3
+_NUM_EXPERTS = 3
 """As many as the loss has priors for."""
 
 
@@ -45,7 +45,7 @@ def sade_loss(
         tensor([0.9318])
     """
     check_reduction(reduction)
-    v, y = check_experts(expert_logits, labels, NUM_EXPERTS)  # (3, N, C), (N,)
+    v, y = check_experts(expert_logits, labels, _NUM_EXPERTS)  # (3, N, C), (N,)
     p_s = as_prior(source_prior, num_classes=v.shape[2], like=v, positive=True)
     return reduce(expert_losses(v, y, _shifts(p_s, tau)), reduction)
 
@@ -99,7 +99,7 @@ class SADELoss(ExpertsLoss):
         tau: float = 2.0,
         reduction: Reduction = "mean",
     ) -> None:
-        super().__init__(source_prior, NUM_EXPERTS, reduction)
+        super().__init__(source_prior, _NUM_EXPERTS, reduction)
         checks.check_not_negative("tau", tau)
         self.tau = tau
 

@@ -74,7 +74,7 @@ class SoftTargetLoss(base.Loss):
         return soft_target_loss(self.loss, logits, targets, reduction=self.reduction)
 
 
-SmoothingShape: TypeAlias = Literal["concave", "linear", "convex"]
+_SmoothingShape: TypeAlias = Literal["concave", "linear", "convex"]
 
 
 def label_smoothing_factors(
@@ -82,7 +82,7 @@ def label_smoothing_factors(
     *,
     head: float = 0.4,
     tail: float = 0.1,
-    shape: SmoothingShape = "concave",
+    shape: _SmoothingShape = "concave",
 ) -> Tensor:
     r"""Return how much of each class's label is given away, float64, shape (C,).
 
@@ -105,7 +105,7 @@ def label_smoothing_factors(
     """
     checks.check_share("head", head)
     checks.check_share("tail", tail)
-    if shape not in get_args(SmoothingShape):
+    if shape not in get_args(_SmoothingShape):
         raise ValueError(
             f"`shape` must be 'concave', 'linear' or 'convex', but is {shape!r}."
         )
@@ -225,7 +225,7 @@ class LabelAwareSmoothing(base.Loss):
         *,
         head: float = 0.4,
         tail: float = 0.1,
-        shape: SmoothingShape = "concave",
+        shape: _SmoothingShape = "concave",
         over_all: bool = False,
     ) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from tailshift.methods.experts import ExpertMethod, LossOnExpertHead
 from tailshift.methods.method import METHODS
 
 
-class BalPoEOfExperts(LossOnExpertHead, BalPoELoss):
+class _BalPoEOfExperts(LossOnExpertHead, BalPoELoss):
     """BalPoE's loss of an expert head's output."""
 
 
@@ -46,7 +46,7 @@ class BalPoE(ExpertMethod):
 
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the experts' losses for the prior of the counts."""
-        return BalPoEOfExperts(priors.from_counts(class_counts), taus=self.taus)
+        return _BalPoEOfExperts(priors.from_counts(class_counts), taus=self.taus)
 
     def expert_priors(self, source_prior: Tensor) -> Tensor:
         """Return the logit prior of each expert, shape (K, C)."""

@@ -13,7 +13,7 @@ from tailshift.methods.softmax import weighted_prior, with_mean_1
 from tailshift.models import CosineHead, Head
 
 
-class LDAMOfLogits(LDAMLoss):
+class _LDAMOfLogits(LDAMLoss):
     """LDAM of a cosine head's logits, which are the cosines times the scale."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ class LDAM(Method):
 
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the loss for the counts."""
-        return LDAMOfLogits(class_counts, max_margin=self.max_margin, scale=self.scale)
+        return _LDAMOfLogits(class_counts, max_margin=self.max_margin, scale=self.scale)
 
     def build_head(self, feature_dim: int, num_classes: int) -> Head:
         """Return the cosine head."""
@@ -56,7 +56,7 @@ class LDAM(Method):
         return priors.from_counts(class_counts)
 
 
-class DeferredLDAM(LDAMOfLogits):
+class _DeferredLDAM(_LDAMOfLogits):
     """LDAM whose classes are weighted from an epoch on.
 
     Args:
@@ -110,7 +110,7 @@ class LDAMDRW(LDAM):
 
     def build_loss(self, class_counts: Tensor) -> nn.Module:
         """Return the loss for the counts."""
-        return DeferredLDAM(
+        return _DeferredLDAM(
             class_counts,
             max_margin=self.max_margin,
             scale=self.scale,

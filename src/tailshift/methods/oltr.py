@@ -13,7 +13,7 @@ from tailshift.methods.method import METHODS, Decoupled, OwnGroup, Stage
 from tailshift.models import Backbone, MemoryHead, MemoryOutput
 from tailshift.processes import Processes
 
-FEATURE_DIM = 512
+_FEATURE_DIM = 512
 """Features that the memory holds."""
 
 
@@ -189,7 +189,7 @@ class OLTR(Decoupled):
 
     def branch(self, backbone: Backbone) -> Backbone:
         """Return the backbone with attention and a layer of 512 features."""
-        return AttentiveBackbone(backbone, FEATURE_DIM)
+        return AttentiveBackbone(backbone, _FEATURE_DIM)
 
     def stages(self) -> tuple[Stage, ...]:
         """Return a first stage without attention, which adds nothing yet, and both."""

@@ -16,7 +16,7 @@ from tailshift.methods.experts import aggregate_prior as aggregate_prior
 from tailshift.methods.method import METHODS
 from tailshift.models import MOST_SMALL, Classifier, ExpertHead
 
-MIN_SHARE = 0.05
+_MIN_SHARE = 0.05
 """Learning ends with the epoch after which an expert counts less than this."""
 
 
@@ -86,7 +86,7 @@ def _learn(passes: Iterable[Iterable[Tensor]], num_experts: int, lr: float) -> T
             optimizer.zero_grad()
             (-agreement(views, scores.softmax(0))).backward()  # type: ignore[no-untyped-call] # torch's
             optimizer.step()
-        if scores.softmax(0).min() < MIN_SHARE:
+        if scores.softmax(0).min() < _MIN_SHARE:
             break
     return scores.detach().softmax(0)
 

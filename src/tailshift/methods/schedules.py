@@ -37,9 +37,9 @@ class Course:
 Factor = Callable[[int, Course], float]
 """An entry of ``SCHEDULES``: maps step and course to a factor of the learning rate."""
 
-ONE_CYCLE_RISE = 0.3
-ONE_CYCLE_START = 1 / 25
-ONE_CYCLE_END = 1 / 25e4
+_ONE_CYCLE_RISE = 0.3
+_ONE_CYCLE_START = 1 / 25
+_ONE_CYCLE_END = 1 / 25e4
 """Share of the steps that rise, and the factors at both ends, as PyTorch has them."""
 
 
@@ -63,7 +63,7 @@ def build_schedule(name: str, course: Course) -> Schedule:
     return lambda step: factor(step, course)
 
 
-def after_warmup(factor: Factor) -> Factor:
+def _after_warmup(factor: Factor) -> Factor:
     """Return the schedule that rises linearly for ``warmup_epochs`` first."""
 
     @wraps(factor)
@@ -78,14 +78,14 @@ def after_warmup(factor: Factor) -> Factor:
 
 
 @SCHEDULES.register("constant")
-@after_warmup
+@_after_warmup
 def constant(step: int, course: Course) -> float:
     """Return 1 throughout."""
     return 1.0
 
 
 @SCHEDULES.register("multi_step")
-@after_warmup
+@_after_warmup
 def multi_step(step: int, course: Course) -> float:
     """Return a factor that falls by ``decay`` at each of the milestones."""
     epoch = course.epoch(step)
@@ -93,7 +93,7 @@ def multi_step(step: int, course: Course) -> float:
 
 
 @SCHEDULES.register("cosine")
-@after_warmup
+@_after_warmup
 def cosine(step: int, course: Course) -> float:
     """Return half a cosine from 1 to 0."""
     return (1 + math.cos(math.pi * step / course.num_steps)) / 2
@@ -109,11 +109,11 @@ def one_cycle(step: int, course: Course) -> float:
         (0.04, 1.0)
     """
     num_steps = course.num_steps
-    peak = ONE_CYCLE_RISE * num_steps - 1  # below 0 for a run of up to three steps
+    peak = _ONE_CYCLE_RISE * num_steps - 1  # below 0 for a run of up to three steps
     if step <= peak:
-        return _cosine_between(ONE_CYCLE_START, 1.0, step / peak)
+        return _cosine_between(_ONE_CYCLE_START, 1.0, step / peak)
     share = (step - peak) / (num_steps - 1 - peak)
-    return _cosine_between(1.0, ONE_CYCLE_END, share)
+    return _cosine_between(1.0, _ONE_CYCLE_END, share)
 
 
 def _cosine_between(start: float, end: float, share: float) -> float:

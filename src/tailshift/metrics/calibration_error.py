@@ -116,11 +116,11 @@ def expected_calibration_error(
     scores, y = score_samples(logits, labels, probs)
     w = check_weights(sample_weights, y)
     hit = scores.predicted == y
-    edges = lay_edges(scores.confidence, w, num_bins, binning)
+    edges = _lay_edges(scores.confidence, w, num_bins, binning)
     return calibration_gap(scores.confidence, hit, w, edges)
 
 
-def lay_edges(p: Tensor, weights: Tensor, num_bins: int, binning: Binning) -> Tensor:
+def _lay_edges(p: Tensor, weights: Tensor, num_bins: int, binning: Binning) -> Tensor:
     """Return the edges of the bins of ``p``, in its dtype, shape (…, M + 1)."""
     if binning == "equal_width":
         return equal_width_edges(num_bins, p.dtype)
@@ -195,7 +195,7 @@ def reliability_diagram(
     check_binning(num_bins, binning)
     scores, y = score_samples(logits, labels, probs)
     w = check_weights(sample_weights, y)
-    edges = lay_edges(scores.confidence, w, num_bins, binning)
+    edges = _lay_edges(scores.confidence, w, num_bins, binning)
     bins = bin_of(scores.confidence, edges)
 
     def total(values: Tensor) -> Tensor:

@@ -12,10 +12,10 @@ from tailshift.models.timm_backbone import TimmBackbone
 AdapterName: TypeAlias = Literal["none", "adaptformer", "lora", "residual"]
 """What is trained beside the frozen blocks or behind them, if anything."""
 
-LEAST_DIM = 4
+_LEAST_DIM = 4
 """Length of the bottleneck for few classes."""
 
-MOST_RESIDUAL_DIM = 64
+_MOST_RESIDUAL_DIM = 64
 """The longest bottleneck of an adapter behind a backbone."""
 
 
@@ -121,7 +121,7 @@ class AdaptedBackbone(Backbone):
         super().__init__()
         self.backbone = backbone
         self.feature_dim = width = backbone.feature_dim
-        self.adapter = AdaptFormer(width, min(width, MOST_RESIDUAL_DIM))
+        self.adapter = AdaptFormer(width, min(width, _MOST_RESIDUAL_DIM))
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the adapted features (N, feature_dim) of images, or of a bank's."""
@@ -145,7 +145,7 @@ def adapter_dim(num_classes: int, num_blocks: int) -> int:
         [4, 4, 8, 32, 256]
     """
     share = num_classes / (2 * num_blocks)
-    return max(LEAST_DIM, 2 ** math.floor(math.log2(share)) if share >= 1 else 1)
+    return max(_LEAST_DIM, 2 ** math.floor(math.log2(share)) if share >= 1 else 1)
 
 
 def add_adapters(backbone: Backbone, name: AdapterName, num_classes: int) -> Backbone:

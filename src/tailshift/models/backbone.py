@@ -108,7 +108,7 @@ def initialise_convolutions(
             nn.init.kaiming_normal_(layer.weight, mode=mode, nonlinearity="relu")
 
 
-TrainedOn: TypeAlias = Literal["all", "own_part"]
+_TrainedOn: TypeAlias = Literal["all", "own_part"]
 """Whether every branch sees the whole batch in training, or each its part of it."""
 
 
@@ -143,7 +143,7 @@ class BranchedBackbone(Backbone):
         num_tails: int,
         *,
         at: TailPart,
-        trained_on: TrainedOn = "all",
+        trained_on: _TrainedOn = "all",
     ) -> None:
         super().__init__()
         split = backbone.split(at, num_tails)

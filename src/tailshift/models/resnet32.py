@@ -147,14 +147,14 @@ class TwoBranchResNet32(backbone.Backbone):
         trunk.extend([self.stage2, self.stage3])
         pool = backbone.MeanOverPositions()
         if at == "pooling":
-            trunk.append(SideBySide(self.branch1, self.branch2))
+            trunk.append(_SideBySide(self.branch1, self.branch2))
             return backbone.SplitBackbone(trunk, self.several(pool, num_tails), 128)
         blocks = self.several(self.branch2, num_tails - 1) if num_tails > 1 else ()
         tails = tuple(nn.Sequential(block, pool) for block in (self.branch1, *blocks))
         return backbone.SplitBackbone(trunk, tails, 64)
 
 
-class SideBySide(nn.Module):
+class _SideBySide(nn.Module):
     """Maps in, those of all parts, one after the other in the channels, out."""
 
     def __init__(self, *parts: nn.Module) -> None:

@@ -17,7 +17,7 @@ from tailshift.models import backbone
 from tailshift.registry import did_you_mean
 
 
-def hub_host() -> str:
+def _hub_host() -> str:
     """Return the name of the machine that weights are fetched from."""
     from huggingface_hub import constants  # here: needed only to fetch weights
 
@@ -29,7 +29,7 @@ def hub_is_reachable() -> bool:
     if getproxies():
         return True
     try:
-        socket.getaddrinfo(hub_host(), 443)
+        socket.getaddrinfo(_hub_host(), 443)
     except OSError:
         return False
     return True
@@ -50,7 +50,7 @@ def offline_hub() -> Iterator[None]:
 
 PREFIX = "timm:"
 
-RESNET_PARTS = {"conv1", "bn1", "act1", "maxpool", "layer3", "layer4", "global_pool"}
+_RESNET_PARTS = {"conv1", "bn1", "act1", "maxpool", "layer3", "layer4", "global_pool"}
 """What a network of timm's ResNet family is made of, among others."""
 
 Pretrained: TypeAlias = bool | Literal["if_available"]
@@ -107,7 +107,7 @@ class TimmBackbone(backbone.Backbone):
     ) -> backbone.SplitBackbone:
         """Return the parts of a ResNet, whose stages are timm's ``layer1`` to 4."""
         parts = dict(self.model.named_children())
-        if not parts.keys() >= RESNET_PARTS:
+        if not parts.keys() >= _RESNET_PARTS:
             return super().split(at, num_tails)
         stages = [parts[f"layer{k}"] for k in (1, 2, 3)] + [*parts["layer4"].children()]
         first = {
@@ -141,7 +141,7 @@ def _create_model(
         except (OSError, RuntimeError) as error:
             cause = str(error).strip() or type(error).__name__
             if not is_online:
-                cause = f"{hub_host()} cannot be reached"
+                cause = f"{_hub_host()} cannot be reached"
             reason = (
                 f"the published weights of timm model {name!r} cannot be fetched "
                 f"({cause.splitlines()[0]})"

@@ -32,9 +32,9 @@ from tailshift.sklearn.counting import CountingEstimator
 from tailshift.sklearn.folds import ALWAYS_TRAINED, fold_parts
 from tailshift.targets import Target, as_target_prior
 
-SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
+_SMOOTHING = 1e-4  # share of the source prior in all probabilities: 0 is not for ever
 SCORES = ("predict_proba", "decision_function")
-AFTER_SAMPLING = "after sampling"
+_AFTER_SAMPLING = "after sampling"
 
 
 class SingleSampleWarning(UserWarning):
@@ -366,7 +366,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         """
         if hasattr(fitted, "predict_proba"):
             p = np.asarray(fitted.predict_proba(X), dtype=np.float64)
-            log_p = np.log((1 - SMOOTHING) * p + SMOOTHING * logit_prior)
+            log_p = np.log((1 - _SMOOTHING) * p + _SMOOTHING * logit_prior)
         else:
             log_p = self._as_logits(fitted.decision_function(X))
         shift: NDArray[np.float64] = np.log(self._drawn_prior / logit_prior)
@@ -435,7 +435,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
 
 
 def _is_after_sampling(logit_prior: Any) -> bool:
-    return isinstance(logit_prior, str) and logit_prior == AFTER_SAMPLING
+    return isinstance(logit_prior, str) and logit_prior == _AFTER_SAMPLING
 
 
 def _is_weight(name: str) -> bool:

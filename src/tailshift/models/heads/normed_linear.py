@@ -13,7 +13,7 @@ from tailshift.models.heads.linear import LinearHead
 TAUS = tuple(round(0.1 * step, 1) for step in range(21))
 """The values that are tried on validation data."""
 
-MEMORISED = 0.9
+_MEMORISED = 0.9
 """Accuracy on rare classes' training images above which these say little about τ."""
 
 
@@ -81,7 +81,7 @@ class NormedLinearHead(Head):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits, shape (N, C), of `features`, shape (N, d)."""
-        return F.linear(features, shorten(self.weight, self.tau))
+        return F.linear(features, _shorten(self.weight, self.tau))
 
 
 def _warn_if_memorised(head: LinearHead, features: Tensor, labels: Tensor) -> None:
@@ -91,7 +91,7 @@ def _warn_if_memorised(head: LinearHead, features: Tensor, labels: Tensor) -> No
     rare = is_few if is_few.any() else torch.ones_like(is_few)
     logits = F.linear(features, head.weight.cpu(), head.bias.cpu())
     right = (logits.argmax(1) == labels)[rare].double().mean().item()
-    if right > MEMORISED:
+    if right > _MEMORISED:
         warnings.warn(
             f"τ was chosen on training images, but {right:.0%} of those of the rarest "
             "classes are already right, so that they say little. Train once with "
@@ -101,7 +101,7 @@ def _warn_if_memorised(head: LinearHead, features: Tensor, labels: Tensor) -> No
         )
 
 
-def shorten(weight: Tensor, tau: float | Tensor) -> Tensor:
+def _shorten(weight: Tensor, tau: float | Tensor) -> Tensor:
     """Return each row divided by its length to the power of `tau`."""
     lengths: Tensor = weight.norm(dim=1, keepdim=True)
     return weight / lengths**tau
@@ -118,7 +118,7 @@ def best_tau(weight: Tensor, features: Tensor, labels: Tensor) -> float:
     counts = labels.bincount(minlength=len(weight))
 
     def balanced_accuracy(tau: float) -> float:
-        hits = F.linear(features, shorten(weight, tau)).argmax(1) == labels
+        hits = F.linear(features, _shorten(weight, tau)).argmax(1) == labels
         per_class = labels[hits].bincount(minlength=len(weight)) / counts.clamp(min=1)
         return float(per_class[counts > 0].mean())
 
