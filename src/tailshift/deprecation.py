@@ -60,6 +60,7 @@ def renamed_arguments(**names: str) -> Callable[[Callable[P, R]], Callable[P, R]
         ... def read(*, max_images: int) -> int:
         ...     return max_images
         >>> with warnings.catch_warnings(record=True) as caught:
+        ...     warnings.simplefilter("always")
         ...     value = read(most=3)
         >>> value, len(caught)
         (3, 1)

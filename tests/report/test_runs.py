@@ -230,5 +230,5 @@ def test_gather_runs__cannot_measure_without_validation_images(run_copy: Path) -
         gather_runs(file, prior="measured")
     assert str(error.value) == (
         f"`prior` 'measured' needs validation images, but {file} is a file of logits. "
-        "Measure it with ts.measure_logit_prior and save it as `logit_prior`."
+        "Measure it by ts.measure_logit_prior; save it as `logit_prior`."
     )
