@@ -541,8 +541,8 @@ def test_train__output_is_no_run(tailshift: Command, force: list[str]) -> None:
     assert result == (
         2,
         "",
-        "error: `output` mine exists and is not a run directory, so that nothing in it "
-        "is replaced. Name another folder (--output).\n",
+        "error: `output` mine exists and is not a run directory, so nothing in it is "
+        "replaced. Name another folder (--output).\n",
     )
     assert Path("mine/thesis.txt").exists()
 

@@ -180,5 +180,5 @@ def test_method__class_without_training_images(
         ts.train(_config(name), output=tmp_path / "run", data=lacking)
     assert str(error.value) == (
         "every class of digits_lt must have a training image, but 3 has none: no "
-        "method can tell what it looks like. Leave the class out."
+        "method can learn it. Leave the class out."
     )

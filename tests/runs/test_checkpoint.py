@@ -176,10 +176,10 @@ def test_load_checkpoint__other_network(saved: Path) -> None:
     [
         ("[" * 100_000, "its notes are not a JSON object"),
         ("[1]", "its notes are not a JSON object"),
-        ("{}", "it does not say where training stands"),
-        ('{"position": {"epoch": "7"}}', "it does not say where training stands"),
-        ('{"position": {"epoch": -7}}', "it does not say where training stands"),
-        ('{"position": {"run": 1}}', "it does not say where training stands"),
+        ("{}", "it has no valid position in training"),
+        ('{"position": {"epoch": "7"}}', "it has no valid position in training"),
+        ('{"position": {"epoch": -7}}', "it has no valid position in training"),
+        ('{"position": {"run": 1}}', "it has no valid position in training"),
         ('{"position": {}}', "its optimiser or random state does not fit"),
     ],
 )
@@ -232,7 +232,7 @@ def test_save_checkpoint__refuses_weights_that_are_not_finite(saved: Path) -> No
         _save(saved, state)
     assert str(error.value) == (
         "the weight `model.0.bias` is no longer finite (epoch 4, after 2 steps of it), "
-        "so that no checkpoint is written. Train again with a lower optim.lr."
+        "so no checkpoint is written. Train again with a lower optim.lr."
     )
     assert saved.read_bytes() == before
 
@@ -281,7 +281,7 @@ def test_repair_checkpoint__takes_the_one_before(saved: Path) -> None:
         repair_checkpoint(saved)
     assert str(warned[0].message) == (
         f"{saved} is not a whole checkpoint (its checksum does not fit its content). "
-        "The one before it is taken; the damaged one is kept as "
+        "The previous one is used; the damaged one is kept as "
         "checkpoint.damaged.safetensors."
     )
     assert read_position(saved).epoch == 3

@@ -17,7 +17,7 @@ import tailshift as ts
 from tailshift.runs.checkpoint import CheckpointWarning, data_mark
 from tailshift.runs.directory import (
     NotFiniteError,
-    Place,
+    TrainingPosition,
     begin_directory,
     check_directory,
     default_directory,
@@ -65,8 +65,8 @@ def test_train__never_touches_a_folder_that_is_no_run(
         )
     if not (resume and name == "config.json"):
         assert str(error.value) == (
-            f"`output` {tmp_path} exists and is not a run directory, so that nothing "
-            "in it is replaced. Name another folder (--output)."
+            f"`output` {tmp_path} exists and is not a run directory, so nothing in it "
+            "is replaced. Name another folder (--output)."
         )
     assert _contents(tmp_path) == before
 
@@ -284,7 +284,7 @@ def test_train__damaged_checkpoint_gives_way_to_the_one_before(
 ) -> None:
     path = run_copy / "checkpoint.safetensors"
     os.truncate(path, 5000)
-    with pytest.warns(CheckpointWarning, match="The one before it is taken"):
+    with pytest.warns(CheckpointWarning, match="The previous one is used"):
         run = ts.train(digits_run.config, output=run_copy, resume=True)
     assert torch.equal(run.predictions().logits, digits_run.predictions().logits)
     assert (run_copy / "checkpoint.damaged.safetensors").stat().st_size == 5000
@@ -305,8 +305,8 @@ def test_train__full_disk(run_copy: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert str(error.value) == (
-        f"{output} cannot be written to (File too large). What was saved before is "
-        "whole. Make room, then resume with "
+        f"{output} cannot be written to (File too large). Files saved before are "
+        "intact. Free some space, then resume with "
         f"`tailshift train --resume --output {output}`."
     )
     assert not any(path.name.startswith(".") for path in output.rglob("*"))
@@ -392,7 +392,7 @@ def test_train__not_finite_in_a_folder_that_is_removed(
 
     def fail(*arguments: object) -> None:
         shutil.rmtree(folder)
-        raise NotFiniteError("the loss is nan", Place(0, 1, (3,)))
+        raise NotFiniteError("the loss is nan", TrainingPosition(0, 1, (3,)))
 
     monkeypatch.setattr(Recorder, "after_step", fail)
     with pytest.raises(FloatingPointError) as error:

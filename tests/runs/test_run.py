@@ -316,7 +316,7 @@ def test_save_weights__of_a_network_that_shares_some(tmp_path: Path) -> None:
         ({"full_counts": [1]}, "`full_counts` must be 10 counts, but is [1]"),
         (
             {"mean": [0.5, 0.5]},
-            "`mean` must be one number a channel (1), or one for all, but is "
+            "`mean` must be one number per channel (1), or one for all, but is "
             "[0.5, 0.5]",
         ),
         ({"mean": [math.nan]}, "`mean.0` must be a finite number, but is nan"),

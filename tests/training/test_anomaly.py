@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tailshift.runs.directory import NotFiniteError
-from tailshift.training.loop import Place, detecting_anomalies
+from tailshift.training.loop import TrainingPosition, detect_anomalies
 
 
 class _Root(nn.Module):
@@ -17,11 +17,11 @@ class _Root(nn.Module):
         return (x * 0).sqrt()
 
 
-PLACE = Place(4, 1, [5])
+PLACE = TrainingPosition(4, 1, [5])
 
 
 def test_not_finite__names_few_samples_and_keeps_all() -> None:
-    error = NotFiniteError("the loss is inf", Place(12, 3, range(9)))
+    error = NotFiniteError("the loss is inf", TrainingPosition(12, 3, range(9)))
     assert str(error) == (
         "the loss is inf at step 12 (epoch 3, samples 0, 1, 2, 3, 4, 5, 6, 7 …). "
         "Train again with a lower optim.lr."
@@ -35,7 +35,7 @@ def test_detecting_anomalies__names_the_module() -> None:
         model[1][1].weight.fill_(torch.nan)
 
     def train() -> None:
-        with detecting_anomalies(model, lambda: PLACE):
+        with detect_anomalies(model, lambda: PLACE):
             loss = model(torch.ones(3, 2)).sum()
             raise NotFiniteError(f"the loss is {loss.item()}", PLACE)
 
@@ -43,7 +43,7 @@ def test_detecting_anomalies__names_the_module() -> None:
         train()
     assert str(error.value) == (
         "the loss is nan at step 4 (epoch 1, samples 5). Train again with a lower "
-        "optim.lr. The first value not finite came from `1.1` (Linear)."
+        "optim.lr. The first non-finite value came from `1.1` (Linear)."
     )
     assert not any(module._forward_hooks for module in model.modules())
     assert not torch.is_anomaly_enabled()
@@ -53,7 +53,7 @@ def test_detecting_anomalies__names_the_operation_of_a_gradient() -> None:
     model = nn.Sequential(nn.Linear(2, 2), _Root())
 
     def train() -> None:
-        with detecting_anomalies(model, lambda: PLACE):
+        with detect_anomalies(model, lambda: PLACE):
             model(torch.ones(3, 2)).sum().backward()
 
     with (
@@ -71,6 +71,6 @@ def test_detecting_anomalies__names_the_operation_of_a_gradient() -> None:
 def test_detecting_anomalies__leaves_other_errors() -> None:
     with (
         pytest.raises(RuntimeError, match="power cut"),
-        detecting_anomalies(nn.Linear(1, 1), lambda: PLACE),
+        detect_anomalies(nn.Linear(1, 1), lambda: PLACE),
     ):
         raise RuntimeError("power cut")

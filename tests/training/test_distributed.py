@@ -533,8 +533,8 @@ def test_train__exact_accumulation_needs_logits(
     with pytest.raises(ValueError, match="exact") as error:
         ts.train(config, output=tmp_path / "run")
     assert str(error.value) == (
-        "`train.exact_accumulation` needs a network that gives logits alone in "
-        "training, but this one gives ExpertOutput. Drop it, or use smaller "
+        "`train.exact_accumulation` needs a network that returns only logits in "
+        "training, but this one returns ExpertOutput. Drop it, or use smaller "
         "batches."
     )
 

@@ -249,7 +249,7 @@ def test_num_at_once__refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="jobs") as error:
         num_at_once(-1, 3)
     assert str(error.value) == (
-        "`jobs` must be >= 0 (0: one for each GPU or core), but is -1."
+        "`jobs` must be >= 0 (0: one per GPU or core), but is -1."
     )
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
     with pytest.raises(ValueError, match="srun") as error:

@@ -211,7 +211,7 @@ def test_train__loss_that_is_not_finite(
         f"the loss is nan at step 7 (epoch 2, samples "
         f"{', '.join(map(str, ids[:8]))} …). Train again with a lower optim.lr. All of "
         f"the batch's sample ids are in {output / 'failure.json'}. The last good "
-        f"checkpoint is {output / 'checkpoint.safetensors'} (after 1 whole epochs and "
+        f"checkpoint is {output / 'checkpoint.safetensors'} (after 1 epochs and "
         f"0 steps); `tailshift train --resume --output {output} --detect-anomaly` "
         "resumes from it and names the operation that fails."
     )

@@ -77,16 +77,16 @@ def test_training_progress__a_line_an_epoch_for_logs() -> None:
     """The time is told once, after ten steps, or one of five seconds; not the first."""
     assert epoch_line(METRICS, 30) == LINE
     assert _told(terminal=False, seconds=0.1) == (
-        f"about 5 s to go for 49 steps\n{LINE}\n"
+        f"about 5 s left for 49 steps\n{LINE}\n"
     )
     assert _told(terminal=False, seconds=10.0) == (
-        f"about 9 min 40 s to go for 58 steps\n{LINE}\n"
+        f"about 9 min 40 s left for 58 steps\n{LINE}\n"
     )
 
 
 def test_training_progress__a_terminal_has_the_bar_instead() -> None:
     shown = _told(terminal=True, seconds=0.1)
-    assert "about 5 s to go for 49 steps" in shown
+    assert "about 5 s left for 49 steps" in shown
     assert "val 70.0 % (many 90.0, few 25.0)" in shown
     assert "epoch 3/30" not in shown
 
@@ -99,14 +99,14 @@ def test_train__says_what_it_does(tailshift: Callable[..., Any]) -> None:
         "data: digits_lt, 10 classes, 276 training, 55 validation, 500 test images",
         "images: 8 × 8 pixels; in training shifted by up to 1 pixels",
         "network: digits_net, random weights",
-        "method: Softmax, 1 epochs, 64 images a step",
+        "method: Softmax, 1 epochs, 64 images per step",
     ]
     assert epoch == epoch_line(ts.load_run("run").metrics[0], 1)
     assert result.out.splitlines()[-1] == "run"
     resumed = tailshift("train", "--resume", "--output", "run")
     assert resumed.err.splitlines()[2:] == [
         "network: digits_net, weights from the checkpoint",
-        "method: Softmax, 1 epochs, 64 images a step",
+        "method: Softmax, 1 epochs, 64 images per step",
     ]
 
 

@@ -17,11 +17,11 @@ from tailshift.models import Classifier, DigitsNet, LinearHead
 from tailshift.processes import is_sharded, load_whole_state, whole, whole_state
 from tailshift.training.distributed import (
     blocks,
+    broadcast_decision,
     build_fabric,
     check_sharding,
     destroy_process_groups,
-    everyone_of,
-    first_decides,
+    gather_ids,
 )
 
 TinyConfig = Callable[..., ts.RunConfig]
@@ -67,9 +67,9 @@ def _look(rank: int, settings: list[str]) -> None:
     _same(whole_state(model), other)
     with pytest.raises(RuntimeError, match="size mismatch"):
         load_whole_state(model, {**plain, "head.bias": torch.zeros(4)})
-    assert first_decides(rank == 0, fabric.device)
-    assert not first_decides(rank == 1, fabric.device)
-    assert everyone_of([10, 11] if rank == 0 else [12]) == [10, 11, 12]
+    assert broadcast_decision(rank == 0, fabric.device)
+    assert not broadcast_decision(rank == 1, fabric.device)
+    assert gather_ids([10, 11] if rank == 0 else [12]) == [10, 11, 12]
 
 
 def _same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -109,8 +109,8 @@ def test_check_sharding__a_method_of_two_stages(tiny_config: TinyConfig) -> None
     with pytest.raises(ValueError, match="stage") as error:
         check_sharding(tiny_config("method.name=crt"))
     assert str(error.value) == (
-        "`train.shard` needs a method of one stage, but crt has 2. Train softmax with "
-        "it, then start from that run (--from)."
+        "`train.shard` needs a method with one stage, but crt has 2. Train softmax "
+        "with it, then start from that run (--from)."
     )
     check_sharding(tiny_config("method.name=crt", "train.start_from=run"))
 

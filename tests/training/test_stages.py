@@ -302,5 +302,5 @@ def test_train__many_classes_without_training_images(
     lacking = dataclasses.replace(data, train=data.train.subset(keep))
     assert _refusal(ValueError, tmp_path, tiny_config(), data=lacking) == (
         "every class of digits_lt must have a training image, but 3, 4, 5, 6, 7 and 2 "
-        "more has none: no method can tell what it looks like. Leave the class out."
+        "more has none: no method can learn it. Leave the class out."
     )

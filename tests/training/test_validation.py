@@ -135,7 +135,9 @@ class _Killed(BaseException):
     """Stands for a kill: nothing in the package handles it."""
 
 
-@pytest.mark.parametrize("place", ["save_checkpoint", "_append", "_heed_patience"])
+@pytest.mark.parametrize(
+    "place", ["save_checkpoint", "_append", "_stop_without_progress"]
+)
 def test_train__killed_beside_the_best_weights_ends_the_same(
     tmp_path: Path,
     tiny_config: TinyConfig,
@@ -180,7 +182,7 @@ def test_train__best_weights_of_another_epoch(
     with pytest.raises(ValueError, match="must have") as error:
         ts.train(config, output=run.directory, resume=True)
     assert str(error.value) == (
-        f"{best} must have the weights of epoch {run.facts.kept_epoch}, the best one, "
+        f"{best} must have the weights of the best epoch, {run.facts.kept_epoch}, "
         "but has not. Start the run again with --force."
     )
     assert ts.train(config, output=run.directory, force=True).is_finished
@@ -193,8 +195,8 @@ def test_train__nothing_to_choose_by(tmp_path: Path, tiny_config: TinyConfig) ->
         ts.train(config, output=tmp_path / "run", data=data)
     assert str(error.value) == (
         "`train.patience` needs validation images, but is 3 and digits_lt has none. "
-        "Leave it out, or hold some out: training.with_validation does, and "
-        "data.val_fraction for image folders and lists."
+        "Drop it, or hold images out with training.with_validation "
+        "(data.val_fraction for image folders and lists)."
     )
     assert not (tmp_path / "run").exists()
 

@@ -144,7 +144,7 @@ def main() -> None:
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except SystemExit as end:
-        _say_how_to_resume(end)
+        _print_resume_command(end)
         raise
     except Exception as error:
         if os.environ.get("TAILSHIFT_TRACEBACK"):
@@ -222,7 +222,7 @@ def _write_rest(output: _Output) -> None:
         raise SystemExit(1) from None
 
 
-def _say_how_to_resume(end: SystemExit) -> None:
+def _print_resume_command(end: SystemExit) -> None:
     """Name the command that resumes what SIGTERM has ended (`Preempted`)."""
     directory = getattr(end, "directory", None)
     if directory is None:
@@ -253,7 +253,7 @@ def _print_error(error: Exception) -> int:
 
 
 @contextmanager
-def telling_interrupts() -> Iterator[None]:
+def report_interrupts() -> Iterator[None]:
     """Print what an interruption has to say; Typer knows only its exit code."""
     try:
         yield

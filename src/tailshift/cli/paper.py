@@ -21,7 +21,7 @@ from tailshift.cli.app import (
     app,
     console,
     print_note,
-    telling_interrupts,
+    report_interrupts,
     write_text,
 )
 from tailshift.cli.train import parse_seeds
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def _telling_ends() -> Iterator[None]:
+def _report_interruption() -> Iterator[None]:
     """Say that the same command resumes what Ctrl-C or SIGTERM has ended.
 
     The run that was under way is one of several, some on part of the images: it is not
@@ -42,7 +42,7 @@ def _telling_ends() -> Iterator[None]:
     from tailshift.workers import Preempted
 
     try:
-        with telling_interrupts():
+        with report_interrupts():
             yield
     except Preempted as end:
         if end.directory is not None and is_first_process():
@@ -108,7 +108,7 @@ def reproduce_command(
         raise ValueError("`--csv`, `--markdown` and `--latex` are for tables.")
     if is_figure and not (dry_run or commands):
         figure_files(what, output, force=force)  # refuse before training, not after
-    with _telling_ends():
+    with _report_interruption():
         plan = reproduce(
             what,
             runs=runs,
@@ -194,7 +194,7 @@ def tune_command(
     from tailshift.recipes import load_recipe
 
     config = load_recipe(recipe, settings or ())
-    with _telling_ends():
+    with _report_interruption():
         found = tune.tune(
             config,
             output=output,

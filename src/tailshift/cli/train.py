@@ -17,7 +17,7 @@ from tailshift.cli.app import (
     announce,
     app,
     console,
-    telling_interrupts,
+    report_interrupts,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def demo(
         settings = {"methods": HEAD_METHODS, "data": data}
     elif all_methods:
         settings = {"methods": METHODS.names(), "seeds": (0,)}
-    with telling_interrupts():
+    with report_interrupts():
         summaries, report = run_demo(folder, jobs=jobs, announce=announce, **settings)
     console.print(summary_table(summaries))
     if all_methods:
@@ -121,7 +121,7 @@ def features_command(
     if form in ("npz", "npy"):
         bank = FeatureCache.from_file(output, path, labels)
     else:
-        with telling_interrupts():
+        with report_interrupts():
             bank = extract_features(
                 *(dataset_of(data, settings or []), model, output),
                 weights=weights,
@@ -235,7 +235,7 @@ def train_command(
         _train_at_once(planned, at_once, **options)
         return
     for config, folder in planned:
-        with telling_interrupts():
+        with report_interrupts():
             run = train(config, output=folder, verbose=True, **options)
         _report_training(run)
 
@@ -251,7 +251,7 @@ def _train_at_once(
     from tailshift.training.jobs import Job, run_jobs
 
     jobs = [Job(config, folder) for config, folder in planned]
-    with telling_interrupts():
+    with report_interrupts():
         failures = run_jobs(jobs, at_once, advice=RESUMED, **options)
     failed = [failure.job.directory for failure in failures]
     for job in jobs:
@@ -266,7 +266,7 @@ def job_command(spec: Annotated[str, typer.Argument(help="The run, as JSON.")]) 
     """Train one of several runs, for the command that has started this one."""
     from tailshift.training.jobs import run_job
 
-    with telling_interrupts():
+    with report_interrupts():
         is_finished = run_job(spec)
     raise SystemExit(0 if is_finished else 130)
 

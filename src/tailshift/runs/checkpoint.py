@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file with all that the rest of a run depends on."""
+"""Checkpoints: one safetensors file with the complete state of training."""
 
 import json
 import shutil
@@ -25,16 +25,16 @@ class CheckpointWarning(UserWarning):
 
 @dataclass
 class Position:
-    """Where training stands, and the sums of the epoch under way."""
+    """Position in training, and the sums of the current epoch."""
 
     stage: int = 0
     """Stage of the method, counted from 0."""
     epoch: int = 0
-    """Whole epochs done of the stage."""
+    """Finished epochs of the stage."""
     batch: int = 0
-    """Batches done of the epoch under way."""
+    """Finished batches of the current epoch."""
     sums: dict[str, float] = field(default_factory=dict)
-    """Running sums of that epoch's metrics."""
+    """Running sums of the current epoch's metrics."""
 
     def add(self, **amounts: float) -> None:
         """Add to the running sums."""
@@ -53,24 +53,23 @@ def save_checkpoint(
     metrics: Sequence[str] = (),
     is_writer: bool = True,
 ) -> None:
-    """Write modules, optimiser, random state and position; keeps the one before.
+    """Write modules, optimiser, random state and position; keep the previous file.
 
-    If weights are sharded, all processes must call it, for their shares.
+    With sharded weights, all processes must call it.
 
     Args:
-        path: The checkpoint file; what it held is kept at `path_before`.
-        position: Where training stands.
-        modules: Everything with a state, by name: the model, the loss.
-        optimizer: Its tensors are saved; its hyperparameters come from the recipe. None
-            if nothing is optimised.
-        scaler: State of the loss scaler under half precision, numbers only.
-        data: What is trained on, as `data_mark` gives it.
-        metrics: Lines of `metrics.jsonl` up to here, whose file has no checksum.
-        is_writer: Whether this process is the one that writes.
+        path: Checkpoint file; its previous version moves to `path_before`.
+        position: Position in training.
+        modules: Modules with a state, by name: the model, the loss.
+        optimizer: Optimiser whose tensors are saved; its hyperparameters come from the
+            recipe. None if nothing is optimised.
+        scaler: State of the loss scaler in half precision, numbers only.
+        data: Fingerprint of the training data from `data_mark`.
+        metrics: Lines of `metrics.jsonl` so far, as that file has no checksum.
+        is_writer: Whether this process writes the file.
 
     Raises:
-        FloatingPointError: If a weight is not finite, so that the last good checkpoint
-            stays the last.
+        FloatingPointError: If a weight is not finite; the last good checkpoint remains.
     """
     tensors = {"random.cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
@@ -86,7 +85,7 @@ def save_checkpoint(
     if not is_writer:
         return
     _check_finite(modules, tensors, position)
-    if not path.parent.is_dir():  # it would be made anew, without the rest of the run
+    if not path.parent.is_dir():  # a new folder would lack the rest of the run
         raise FileNotFoundError(f"There is no folder {path.parent} to write {path} in.")
     notes = {
         "position": asdict(position),
@@ -99,7 +98,7 @@ def save_checkpoint(
 
 
 class Restored(NamedTuple):
-    """What a checkpoint holds beside what it fills in place."""
+    """Contents of a checkpoint that are not restored in place."""
 
     position: Position
     scaler: dict[str, Any]
@@ -115,13 +114,13 @@ def load_checkpoint(
     optimizer: Optimizer | None,
     data: str = "",
 ) -> Restored:
-    """Restore what `save_checkpoint` wrote.
+    """Restore a checkpoint of `save_checkpoint`.
 
     Args:
-        path: The checkpoint file.
-        modules: Filled in place.
-        optimizer: Filled in place.
-        data: What is trained on now; another mark than the checkpoint's is refused.
+        path: Checkpoint file.
+        modules: Modules to restore in place.
+        optimizer: Optimiser to restore in place.
+        data: Fingerprint of the training data, which must equal the checkpoint's.
     """
     tensors, notes = _read(path)
     position = _position(path, notes)
@@ -152,12 +151,12 @@ def load_checkpoint(
 
 
 def read_position(path: Path) -> Position:
-    """Return where the training in a checkpoint stands."""
+    """Return the position in training of a checkpoint."""
     return _position(path, _read(path)[1])
 
 
 def path_before(path: Path) -> Path:
-    """Return where the checkpoint before the last one is kept.
+    """Return the path of the previous checkpoint.
 
     Example:
         >>> path_before(Path("checkpoint.safetensors")).name
@@ -167,16 +166,15 @@ def path_before(path: Path) -> Path:
 
 
 def repair_checkpoint(path: Path) -> None:
-    """Replace a checkpoint that is damaged or missing by the one before it.
+    """Replace a damaged or missing checkpoint by the previous one.
 
-    A damaged one is kept under another name. Nothing is done if the checkpoint is
-    whole, or if there is no other.
+    The damaged file is kept under another name. Nothing changes if the checkpoint is
+    intact, or if there is no previous one.
     """
     before, reason = path_before(path), ""
     if path.is_file():
-        reason = _fault(path) and _fault(
-            path
-        )  # a file is read twice before it is moved
+        # Read twice before the file is moved: the first failure may be temporary.
+        reason = _fault(path) and _fault(path)
         if not reason:
             return
     if not before.is_file() or _fault(before):
@@ -185,7 +183,7 @@ def repair_checkpoint(path: Path) -> None:
         damaged = path.with_stem(f"{path.stem}.damaged")
         path.replace(damaged)
         warnings.warn(
-            f"{path} is not a whole checkpoint ({reason}). The one before it is taken; "
+            f"{path} is not a whole checkpoint ({reason}). The previous one is used; "
             f"the damaged one is kept as {damaged.name}.",
             CheckpointWarning,
             stacklevel=2,
@@ -195,7 +193,7 @@ def repair_checkpoint(path: Path) -> None:
 
 
 def data_mark(data: LongTailedData) -> str:
-    """Return what tells the training images and the order of their labels."""
+    """Return a fingerprint of the training images and the order of their labels."""
     order = zlib.crc32(data.train.labels.numpy().tobytes())
     return f"{data.fingerprint}-{order:08x}"
 
@@ -209,7 +207,7 @@ def _check_finite(
                 raise FloatingPointError(
                     f"the weight `{name}.{key}` is no longer finite (epoch "
                     f"{position.epoch + 1}, after {position.batch} steps of it), so "
-                    "that no checkpoint is written. Train again with a lower optim.lr."
+                    "no checkpoint is written. Train again with a lower optim.lr."
                 )
 
 
@@ -261,9 +259,9 @@ def _position(path: Path, notes: Mapping[str, Any]) -> Position:
         position = Position(**notes["position"])
         _POSITION.validate_json(json.dumps(notes["position"]), strict=True)
     except (KeyError, TypeError, ValueError):  # pydantic's error is a ValueError
-        raise _damaged(path, "it does not say where training stands") from None
+        raise _damaged(path, "it has no valid position in training") from None
     if min(position.stage, position.epoch, position.batch) < 0:
-        raise _damaged(path, "it does not say where training stands")
+        raise _damaged(path, "it has no valid position in training")
     return position
 
 
@@ -271,7 +269,7 @@ _POSITION = TypeAdapter(Position)
 
 
 def _fault(path: Path) -> str:
-    """Return what is wrong with a checkpoint; an empty text if it is whole."""
+    """Return the fault of a checkpoint; an empty text if it is intact."""
     try:
         file = storage.read_tensors(path)
     except storage.DamagedFileError as error:

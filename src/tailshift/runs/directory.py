@@ -1,4 +1,4 @@
-"""The folder that a run is written to, and what it says of the machine."""
+"""Run directories: create, lock, resume and describe them."""
 
 import contextlib
 import errno
@@ -27,14 +27,14 @@ from tailshift.storage import EditedFileError, write_json
 
 LOCK = ".lock"
 
-_held: set[int] = set()  # descriptors that a forked worker must not keep open
+_held: set[int] = set()  # descriptors that a forked worker must close
 
 
-class Place(NamedTuple):
-    """Where in a stage's training something came up.
+class TrainingPosition(NamedTuple):
+    """Step, epoch and samples of an error in training.
 
     Example:
-        >>> print(Place(7, 2, (30, 4)))
+        >>> print(TrainingPosition(7, 2, (30, 4)))
         step 7 (epoch 2, samples 30, 4)
     """
 
@@ -56,17 +56,17 @@ class NotFiniteError(FloatingPointError):
     """A loss or gradient that is NaN or infinite.
 
     Args:
-        what: It, and its value.
-        place: Place in training.
-        reason: What is known of why, a sentence.
+        what: Name and value of the quantity.
+        place: Position in training.
+        reason: The reason, a sentence, if known.
 
     Example:
-        >>> print(NotFiniteError("the loss is nan", Place(7, 2, (30, 4))))
+        >>> print(NotFiniteError("the loss is nan", TrainingPosition(7, 2, (30, 4))))
         the loss is nan at step 7 (epoch 2, samples 30, 4). Train again with a lower \
 optim.lr.
     """
 
-    def __init__(self, what: str, place: Place, reason: str = "") -> None:
+    def __init__(self, what: str, place: TrainingPosition, reason: str = "") -> None:
         self.place = place
         why = f": {reason}" if reason else "."
         super().__init__(f"{what} at {place}{why} Train again with a lower optim.lr.")
@@ -76,9 +76,8 @@ optim.lr.
 def hold_lock(directory: Path) -> Iterator[None]:
     """Hold a folder's lock file while the block runs.
 
-    The system lets go of the lock when the process ends, however it ends, so that a
-    lock file that was left behind blocks nobody. If the file system knows no locks,
-    nothing is held.
+    The operating system releases the lock when the process ends for any reason, so a
+    leftover lock file blocks nobody. On a file system without locks nothing is locked.
 
     Raises:
         BlockingIOError: If another process holds it.
@@ -97,7 +96,7 @@ def hold_lock(directory: Path) -> Iterator[None]:
 
 
 def _acquire(path: Path) -> int:
-    """Return the descriptor of the locked file, once the path names that very file."""
+    """Lock the file and return its descriptor, once the path refers to that file."""
     import fcntl  # not on Windows
 
     while True:
@@ -112,38 +111,40 @@ def _acquire(path: Path) -> int:
                 f"({owner or 'unknown'}) trains in it. Wait for its end, or name "
                 "another folder (--output)."
             ) from None
-        except OSError:  # no locks here
+        except OSError:  # the file system has no locks
             return descriptor
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), path.stat()):
                 _write_owner(descriptor)
                 return descriptor
-        os.close(descriptor)  # its last holder has removed it meanwhile
+        os.close(descriptor)  # the last holder has just removed it
 
 
 def _write_owner(descriptor: int) -> None:
-    with contextlib.suppress(OSError):  # only for the message; the disk may be full
+    with contextlib.suppress(
+        OSError
+    ):  # only for an error message; the disk may be full
         os.ftruncate(descriptor, 0)
         owner = f"{os.getpid()} on {socket.gethostname()}"
         os.pwrite(descriptor, owner.encode(), 0)
 
 
-def _let_go_in_child() -> None:
-    """Close what a fork has copied, or a worker would hold the lock for its parent."""
+def _release_in_child() -> None:
+    """Close inherited descriptors, or a worker would hold its parent's lock."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_child)
+    os.register_at_fork(after_in_child=_release_in_child)
 
 
 FREE_SETTINGS = machine_settings(is_fixed=False)
-"""Settings that may differ when a run is resumed: how it is done, not what it is."""
+"""Settings that may differ when a run is resumed: they do not affect results."""
 
 OPEN = {"model.name": AUTO, "train.precision": AUTO, "model.image_size": 0}
-"""Settings that images or machine decide, and the value that leaves it to them."""
+"""Settings that the images or the machine decide if they have this value."""
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
@@ -154,9 +155,9 @@ def default_directory(
     """Return ``runs/RECIPE/METHOD-seedN``.
 
     Args:
-        config: What is trained.
-        runs: The folder of all runs.
-        variant: Added to the method, for a recipe with other settings.
+        config: Configuration of the run.
+        runs: Folder of all runs.
+        variant: Suffix of the method, for a recipe with other settings.
     """
     name = f"{config.method_name}{variant}-seed{config.seed}"
     return runs / check_file_name(config.recipe, "recipe") / name
@@ -165,7 +166,7 @@ def default_directory(
 def check_directory(
     directory: Path, config: RunConfig, *, resume: bool, force: bool
 ) -> None:
-    """Refuse a folder that a run would overwrite; nothing is changed yet."""
+    """Reject a folder that a run would overwrite; change nothing."""
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(
             f"`output` must be a folder, but {directory} is a file. "
@@ -178,8 +179,8 @@ def check_directory(
         return
     if not is_run_directory(directory):
         raise FileExistsError(
-            f"`output` {directory} exists and is not a run directory, so that nothing "
-            "in it is replaced. Name another folder (--output)."
+            f"`output` {directory} exists and is not a run directory, so nothing in it "
+            "is replaced. Name another folder (--output)."
         )
     if not force:
         raise FileExistsError(
@@ -192,17 +193,17 @@ def check_directory(
 def open_directory(
     directory: Path, config: RunConfig, *, resume: bool, force: bool
 ) -> Iterator[bool]:
-    """Hold a run directory for this process; yields whether a run in it is resumed.
+    """Lock a run directory for this process; yield whether its run is resumed.
 
-    What a killed process left half written is removed, and a damaged checkpoint gives
-    way to the one before it. A full disk and a loss that is not finite end with a
-    sentence that says what is saved.
+    Files that a killed process left incomplete are removed, and a damaged checkpoint is
+    replaced by the previous one. After a full disk or a non-finite loss, the error says
+    what is saved.
 
     Args:
-        directory: The run directory; made if it is missing.
-        config: What is to be trained in it.
-        resume: Whether to resume a run that is there.
-        force: Whether a run that is there may be replaced.
+        directory: Run directory; created if it is missing.
+        config: Configuration of the run.
+        resume: Whether to resume an existing run.
+        force: Whether to replace an existing run.
 
     Raises:
         BlockingIOError: If another process trains in it.
@@ -210,8 +211,8 @@ def open_directory(
     is_new = not directory.exists()
     make_folder(directory)
     try:
-        with hold_lock(directory), _telling_what_is_saved(directory):
-            # Again: another process may have been here since the first check.
+        with hold_lock(directory), _report_last_checkpoint(directory):
+            # Check again: another process may have created a run since the first check.
             check_directory(directory, config, resume=resume, force=force)
             is_resumed = resume and (directory / files.CONFIG).is_file()
             remove_leftovers(directory)
@@ -225,7 +226,7 @@ def open_directory(
 
 
 def is_run_directory(directory: Path) -> bool:
-    """Return whether a folder was made by `train`, by its configuration."""
+    """Return whether a folder has the configuration of a run."""
     try:
         files.read_config(directory)
     except (EditedFileError, files.MissingPluginError):
@@ -236,9 +237,9 @@ def is_run_directory(directory: Path) -> bool:
 
 
 def begin_directory(directory: Path, config: RunConfig) -> None:
-    """Make a run directory, without what an earlier run left in it."""
-    # The checkpoints first, the last one last: a process that is killed in between
-    # leaves none to resume from, or all that the metrics of the earlier run belong to.
+    """Start a run directory: remove the files of an earlier run."""
+    # Remove checkpoints first, the latest one last. If the process is killed here, the
+    # folder has either no checkpoint or the complete earlier run.
     stem, _, suffix = files.CHECKPOINT.partition(".")
     for path in sorted(directory.glob(f"{stem}*.{suffix}")):
         path.unlink()
@@ -254,12 +255,12 @@ def begin_directory(directory: Path, config: RunConfig) -> None:
 
 
 def check_same_config(directory: Path, config: RunConfig) -> None:
-    """Refuse to resume a run under other settings than it was started with."""
+    """Reject resuming a run with other settings than it was started with."""
     began = flat_settings(files.read_config(directory))
     asked = flat_settings(config)
     for key in asked:
         is_open = key in OPEN and asked[key] == OPEN[key]
-        if key in FREE_SETTINGS or is_open:  # what it came to, the run has recorded
+        if key in FREE_SETTINGS or is_open:  # the run has recorded the actual value
             continue
         if began.get(key) != asked[key]:
             raise ValueError(
@@ -283,12 +284,12 @@ def _flat(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_empty(directory: Path) -> bool:
-    """Return whether a folder holds nothing but what a killed process left."""
+    """Return whether a folder has only leftovers of a killed process."""
     return all(path.name == LOCK or is_leftover(path) for path in directory.iterdir())
 
 
 def _repair(directory: Path) -> None:
-    """Complete what a killed or failed process left undone."""
+    """Complete the files that a killed or failed process left incomplete."""
     (directory / files.FAILURE).unlink(missing_ok=True)
     repair_checkpoint(directory / files.CHECKPOINT)
     if not (directory / files.ENVIRONMENT).is_file():
@@ -296,7 +297,7 @@ def _repair(directory: Path) -> None:
 
 
 @contextmanager
-def _telling_what_is_saved(directory: Path) -> Iterator[None]:
+def _report_last_checkpoint(directory: Path) -> Iterator[None]:
     try:
         yield
     except FloatingPointError as error:
@@ -318,20 +319,20 @@ def _telling_what_is_saved(directory: Path) -> Iterator[None]:
         if error.errno not in _DISK_FAULTS:
             raise
         raise OSError(
-            f"{directory} cannot be written to ({os.strerror(error.errno)}). What was "
-            "saved before is whole. Make room, then resume with "
+            f"{directory} cannot be written to ({os.strerror(error.errno)}). Files "
+            "saved before are intact. Free some space, then resume with "
             f"`{files.resume_command(directory)}`."
         ) from error
 
 
 def _last_good(directory: Path) -> str:
-    """Return a sentence about the checkpoint that a run could resume from."""
+    """Return a sentence about the checkpoint to resume from."""
     path, resume = directory / files.CHECKPOINT, files.resume_command(directory)
     if not path.is_file():
         return "There is no checkpoint yet."
     position = read_position(path)
     return (
-        f"The last good checkpoint is {path} (after {position.epoch} whole epochs and "
+        f"The last good checkpoint is {path} (after {position.epoch} epochs and "
         f"{position.batch} steps); `{resume} --detect-anomaly` "
         "resumes from it and names the operation that fails."
     )
@@ -341,7 +342,7 @@ PACKAGES = ("tailshift", "torch", "torchvision", "timm", "lightning-fabric", "nu
 
 
 def describe_environment() -> dict[str, object]:
-    """Return versions, commit, hardware, command and time, ready for JSON."""
+    """Return versions, commit, hardware, command and time for environment.json."""
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
@@ -353,7 +354,7 @@ def describe_environment() -> dict[str, object]:
 
 
 def hardware() -> str:
-    """Return the processor, and the GPUs if there are any, in one line."""
+    """Return the CPU, and the GPUs if there are any, in one line."""
     cores = f"{os.cpu_count()} cores, {_processor()}"
     if not torch.cuda.is_available():
         return cores
@@ -373,9 +374,9 @@ def _processor() -> str:
 
 
 def source_commit() -> str | None:
-    """Return the commit of this package's checkout, with ``+`` if it was changed."""
+    """Return the commit of this package's checkout, with ``+`` after local changes."""
     try:
-        # Fails if the package is installed inside somebody else's checkout.
+        # Fails if the package is installed inside another project's checkout.
         _git("ls-files", "--error-unmatch", Path(__file__).name)
         commit = _git("rev-parse", "--short=12", "HEAD")
         changes = _git("status", "--porcelain", "--untracked-files=no", "..")

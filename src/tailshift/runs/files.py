@@ -1,4 +1,4 @@
-"""The files of a run directory: their names, and what they hold."""
+"""Files of a run directory: names, contents, reading and checks."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def _preparation(value: Any) -> Any:
-    """Return what run.json says of a preparation as one."""
+    """Return the preparation of run.json as an object."""
     try:
         return Preparation(**value) if isinstance(value, dict) else value
     except (TypeError, ValueError) as error:
@@ -55,7 +55,7 @@ def _preparation(value: Any) -> Any:
 
 
 class RunFacts(BaseModel):
-    """What run.json holds: what the data turned out to be, and how far the run is."""
+    """Contents of run.json: facts about the data, and the state of the run."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -66,27 +66,27 @@ class RunFacts(BaseModel):
     class_names: Annotated[tuple[str, ...], Field(strict=False, min_length=1)]
     source_counts: Annotated[tuple[Count, ...], Field(strict=False)]
     full_counts: Annotated[tuple[Count, ...] | None, Field(strict=False)] = None
-    """Training images of each class before some were held out, if some were."""
+    """Training images of each class before images were held out, if any were."""
     in_channels: Annotated[int, Field(ge=1, le=2**20)]
     image_size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
     mean: Annotated[tuple[Finite, ...], Field(strict=False)]
     """Mean of the pixels: one per channel, or one for all."""
     std: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], Field(strict=False)]
     preparation: Annotated[Preparation | None, BeforeValidator(_preparation)] = None
-    """How image files became what a frozen backbone saw, if its features were kept."""
+    """Preparation of the images for a frozen backbone, for a run on features."""
     data_fingerprint: str
     skipped_images: Count | None = None
     kept_epoch: Count | None = None
     """The epoch whose weights were kept, with ``train.keep = "best"``."""
     log_posteriors: bool = False
-    """Whether the saved logits are log posteriors; those of early runs are as the loss
-    saw them."""
+    """Whether the saved logits are log posteriors; runs of version 0.1 saved the
+    network's output."""
 
     def misfits(self, num_stages: int) -> dict[str, str]:
-        """Return what values that do not fit the others must be, by their keys."""
+        """Return the rules that inconsistent values break, by their keys."""
         n, c = self.source_counts, len(self.class_names)
         full = n if self.full_counts is None else self.full_counts
-        each = f"one number a channel ({self.in_channels}), or one for all"
+        each = f"one number per channel ({self.in_channels}), or one for all"
         fits = {
             "source_counts": (f"{c} counts, not all 0", len(n) == c and any(n)),
             "full_counts": (f"{c} counts", len(full) == c or full is n),
@@ -98,7 +98,7 @@ class RunFacts(BaseModel):
 
 
 class EpochFacts(BaseModel):
-    """What a line of metrics.jsonl holds, as far as it is read again."""
+    """Contents of a line of metrics.jsonl, as far as they are read again."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -106,12 +106,12 @@ class EpochFacts(BaseModel):
     seconds: Annotated[Finite, Field(ge=0, le=1e12)] | None = None
     processor_seconds: Annotated[Finite, Field(ge=0, le=1e12)] | None = None
     val_balanced_accuracy: Finite | None = None
-    """What decides which epoch is the best; nothing without validation images."""
+    """Score that selects the best epoch; None without validation images."""
     skipped_images: Count | None = None
 
 
 class EnvironmentFacts(BaseModel):
-    """What environment.json holds: what the run ran on."""
+    """Contents of environment.json: software and hardware of the run."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
@@ -125,15 +125,15 @@ class EnvironmentFacts(BaseModel):
 
 
 def _with_augment(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return a run's settings with the augmentation of before it could be chosen."""
+    """Add the augmentation to settings from before it could be chosen."""
     data = settings.get("data")
-    if isinstance(data, dict) and "flip" in data:  # somebody's own images
+    if isinstance(data, dict) and "flip" in data:  # a custom dataset
         return settings | {"data": {"augment": "standard"} | data}
     return settings
 
 
 def read_config(directory: Path) -> RunConfig:
-    """Return the configuration that a run directory was made with."""
+    """Return the configuration of a run directory."""
     try:
         return RunConfig.from_mapping(_with_augment(_read_json(directory / CONFIG)))
     except ConfigError as error:
@@ -147,7 +147,7 @@ def read_config(directory: Path) -> RunConfig:
 
 
 def read_facts(path: Path, config: RunConfig) -> RunFacts:
-    """Return what run.json holds; refuse what no run of this configuration writes."""
+    """Read run.json; raise an error if it does not fit the configuration."""
     content = _read_json(path)
     needed = {
         key for key, field in RunFacts.model_fields.items() if field.is_required()
@@ -180,7 +180,7 @@ def read_environment(directory: Path) -> dict[str, Any]:
 def _check(
     content: dict[str, Any], model: type[BaseModel], path: Path, where: str = ""
 ) -> None:
-    """Refuse what a file, or a part of it, holds that its model does not."""
+    """Raise an error if the contents of a file do not fit their model."""
     try:
         model.model_validate(content)
     except ValidationError as error:
@@ -195,7 +195,7 @@ _LIMITS = {
 
 
 def _faults(error: ValidationError) -> str:
-    """Return the first fault of each key: what it must be, and what it is."""
+    """Return the first error of each key: the rule and the value."""
     faults: dict[str, str] = {}
     for fault in error.errors():
         key, about = shown(".".join(map(str, fault["loc"]))), fault.get("ctx", {})
@@ -220,7 +220,7 @@ class MissingPluginError(ValueError):
 
 
 def _check_plugins(directory: Path) -> None:
-    """Name the plugin that a run needs; loading it is up to the user."""
+    """Raise an error that names the plugin a run needs and how to load it."""
     for plugin in recorded_plugins(directory):
         load = f"load it with {' '.join(plugin.options)} or ts.load_plugin"
         if lacking := plugin.lacking():
@@ -231,7 +231,7 @@ def _check_plugins(directory: Path) -> None:
 
 
 def read_metrics_lines(directory: Path) -> list[str]:
-    """Return the whole lines of the metrics file; skips one that was cut off."""
+    """Return the complete lines of the metrics file; skip a truncated one."""
     path = directory / METRICS_LOG
     if not path.is_file():
         return []
@@ -239,12 +239,12 @@ def read_metrics_lines(directory: Path) -> list[str]:
 
 
 def read_metrics(directory: Path) -> list[dict[str, Any]]:
-    """Return one record per epoch, as they were written."""
+    """Return one record per epoch."""
     return parse_metrics(read_metrics_lines(directory), directory / METRICS_LOG)
 
 
 def parse_metrics(lines: Sequence[str], path: Path) -> list[dict[str, Any]]:
-    """Return one record per line; the path is of the file that has them."""
+    """Return one record per line; errors name the path."""
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -259,17 +259,17 @@ def parse_metrics(lines: Sequence[str], path: Path) -> list[dict[str, Any]]:
 
 
 def predictions_path(directory: Path, split: str) -> Path:
-    """Return where a run keeps the logits of a split."""
+    """Return the path of a split's logits."""
     return directory / PREDICTIONS / f"{split}.safetensors"
 
 
 def save_weights(path: Path, model: nn.Module, *, is_writer: bool = True) -> None:
-    """Write a module's weights as safetensors, sealed with a checksum.
+    """Write a module's weights as safetensors with a checksum.
 
     Args:
-        path: File to write; it is replaced.
-        model: If its weights are sharded, all processes must call this.
-        is_writer: Whether this process is the one that writes.
+        path: File to write; an existing one is replaced.
+        model: Module; if its weights are sharded, all processes must call this.
+        is_writer: Whether this process writes the file.
     """
     weights = whole_state(model)
     if is_writer:
@@ -277,7 +277,7 @@ def save_weights(path: Path, model: nn.Module, *, is_writer: bool = True) -> Non
 
 
 def load_weights(path: Path, model: nn.Module) -> None:
-    """Fill a module with saved weights; checks their checksum if they have one."""
+    """Load saved weights into a module; check their checksum if they have one."""
     if not path.is_file():
         raise FileNotFoundError(
             f"{path.parent} has no weights yet. Finish it with "
@@ -295,28 +295,28 @@ def load_weights(path: Path, model: nn.Module) -> None:
 
 
 class UsedPlugin(BaseModel):
-    """Code from outside the package that a run was trained with, as run.json has it."""
+    """A plugin that a run was trained with, as recorded in run.json."""
 
     name: str
-    """A distribution, or the path of a file as it was given."""
+    """Name of a distribution, or path of a file as given."""
     version: str = ""
     sha256: str = ""
     brings: list[tuple[str, str]]
-    """Kind and name of what the run takes from it."""
+    """Kind and name of each registered part that the run uses."""
 
     @property
     def options(self) -> list[str]:
-        """What a command needs to load it: nothing if it is installed."""
+        """Options of a command that load it; empty if it is installed."""
         return ["--plugin", self.name] if self.sha256 else []
 
     def lacking(self) -> str:
-        """Return what the run takes from it and is not registered, or ``""``."""
+        """Return the used parts that are not registered, or ``""``."""
         missing = [pair for pair in self.brings if not is_registered(*pair)]
         return ", ".join(f"{kind} {name!r}" for kind, name in missing)
 
 
 def used_plugins(config: RunConfig) -> list[UsedPlugin]:
-    """Return the plugins that a configuration takes something from."""
+    """Return the plugins that a configuration uses."""
     return [
         UsedPlugin(**dataclasses.asdict(origin), brings=brings)
         for origin, brings in config.plugins.items()
@@ -324,7 +324,7 @@ def used_plugins(config: RunConfig) -> list[UsedPlugin]:
 
 
 def recorded_plugins(directory: Path) -> list[UsedPlugin]:
-    """Return the plugins that a run says it was trained with; none is loaded."""
+    """Return the plugins recorded in run.json, without loading them."""
     try:
         facts = _read_json(directory / FACTS)
         return [UsedPlugin.model_validate(part) for part in facts.get("plugins", [])]

@@ -1,4 +1,4 @@
-"""Finished runs below a folder and kept logits, found again by what was trained."""
+"""Find finished runs and kept logits by their configuration."""
 
 import dataclasses
 import re
@@ -37,7 +37,7 @@ def find_runs(
 
 
 def is_run_of(config: RunConfig, recipe: RunConfig) -> bool:
-    """Return whether a run was made by a recipe: what decides its outcome is equal."""
+    """Return whether a run has the recipe's settings, as far as they affect results."""
     return _outcome(config) == _outcome(recipe)
 
 
@@ -47,10 +47,10 @@ def _outcome(config: RunConfig) -> dict[str, Any]:
 
 
 def changed_settings(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that the recipe does not have, by their dotted names.
+    """Return the settings that differ from the recipe, by their dotted names.
 
-    A section with another name is compared with the defaults, as it begins afresh; so
-    is all of a recipe that is not known.
+    A section with another name is compared with the defaults; so are all settings of an
+    unknown recipe.
 
     Example:
         >>> changed_settings(load_recipe("digits_lt", ["optim.lr=0.3", "seed=2"]))
@@ -86,7 +86,7 @@ def _with_subset_seed(mapping: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def _defaults(section: Any) -> dict[str, Any]:
-    """Return those settings of a section that are what they are by default."""
+    """Return the settings of a section that have their default value."""
     if isinstance(section, BaseModel):
         others = section.model_dump(exclude_defaults=True)
         return section.model_dump(mode="json", exclude=set(others))
@@ -95,7 +95,7 @@ def _defaults(section: Any) -> dict[str, Any]:
 
 
 def changes_beside_method(config: RunConfig) -> dict[str, Any]:
-    """Return the changed settings that decide the outcome, without the method's.
+    """Return the changed settings that affect results, without the method's.
 
     Example:
         >>> changes = ["optim.lr=0.3", "train.precision=bf16-mixed", "method.name=lade"]
@@ -111,12 +111,12 @@ def changes_beside_method(config: RunConfig) -> dict[str, Any]:
 
 
 def kept_name(config: RunConfig) -> str:
-    """Return the name that a run's logits are kept under.
+    """Return the file name for a run's kept logits.
 
-    It has the method, unless it is that of the recipe, its mode and every other setting
-    that is not the recipe's and decides the outcome. The method of a recipe that is not
-    among `recipe_names` is always there, and its settings alone, compared with the
-    defaults.
+    It contains the method, unless it is the recipe's own, the method's mode and every
+    other setting that differs from the recipe and affects results. For a recipe that is
+    not in `recipe_names`, it contains the method and only the method's settings that
+    differ from the defaults.
 
     Example:
         >>> changes = ["method.name=lade", "method.alpha=0.5", "optim.lr=0.3", "seed=2"]
@@ -127,7 +127,7 @@ def kept_name(config: RunConfig) -> str:
 
 
 def _kept_stem(config: RunConfig) -> str:
-    """Return the part of the name that all seeds share."""
+    """Return the part of the name that is the same for all seeds."""
     parts, plain = [check_file_name(config.recipe, "recipe")], _planned_method(config)
     if plain is None:
         parts.append(config.method_name)
@@ -148,7 +148,7 @@ def _kept_stem(config: RunConfig) -> str:
 
 
 def _planned_method(config: RunConfig) -> Method | None:
-    """Return the recipe's own method, if it is known and of the same kind."""
+    """Return the recipe's own method, if it is known and has the same type."""
     if config.recipe not in recipe_names():
         return None
     planned = load_recipe(config.recipe).method
@@ -159,8 +159,8 @@ def find_kept(folder: Path, config: RunConfig) -> dict[int, Path]:
     """Return the kept logits of a recipe's runs, by seed.
 
     Args:
-        folder: Folder that `tailshift evaluate --logits` saved them to.
-        config: The recipe, with the settings that the runs were made with.
+        folder: Folder of `tailshift evaluate --logits`.
+        config: Recipe with the settings of the runs.
     """
     pattern = rf"{re.escape(_kept_stem(config))}(\d+)\.safetensors"
     found = {}

@@ -1,4 +1,4 @@
-"""The network of a configuration, as one of its method's stages has it."""
+"""Build the network of a configuration, for each stage of its method."""
 
 from collections.abc import Sequence
 
@@ -29,16 +29,16 @@ def build_network(
     stage: int = 0,
     is_filled: bool = False,
 ) -> Classifier:
-    """Return the classifier of a stage, not trained yet.
+    """Return the untrained classifier of a stage.
 
     Args:
-        config: Names the backbone and the method.
+        config: Configuration with the backbone and the method.
         num_classes: Number of logits.
         in_channels: Channels of the images.
         image_size: Height and width of the images.
-        stage: Whose head it gets.
-        is_filled: Whether the weights will come from a run; otherwise the backbone
-            starts from those that ``model`` names, if any.
+        stage: Number of the stage whose head is built.
+        is_filled: Whether the weights will come from a run. Otherwise the backbone
+            starts from the weights that ``model`` names, if any.
     """
     if num_classes < 2:
         raise ValueError(f"`num_classes` must be >= 2, but is {num_classes}.")
@@ -61,10 +61,10 @@ def build_model_backbone(
     image_size: int,
     is_filled: bool = False,
 ) -> Backbone:
-    """Return the backbone that a configuration names, with the weights it names.
+    """Return the backbone of a configuration with its initial weights.
 
     Args:
-        model: Names the backbone, its weights, and whether it keeps them.
+        model: Configuration with the backbone, its weights and whether it is frozen.
         in_channels: Channels of the images.
         image_size: Height and width of the images.
         is_filled: Whether the weights will come from elsewhere.
@@ -83,13 +83,13 @@ def build_model_backbone(
 
 
 COSINE_SCALE = 25.0
-"""Largest logit of ``model.head = "cosine"``: LIFT's."""
+"""Scale of ``model.head = "cosine"``, from LIFT."""
 
 
 def stage_head(
     config: RunConfig, stage: int, feature_dim: int, num_classes: int
 ) -> Head:
-    """Return the fresh head of a stage: the method's, or cosines in place of it.
+    """Return the untrained head of a stage: the method's, or a cosine classifier.
 
     Args:
         config: Names the method and the head.
@@ -103,12 +103,12 @@ def stage_head(
 
 
 def thaw(frozen: FrozenBackbone, config: RunConfig, num_classes: int) -> Backbone:
-    """Return a frozen backbone as one that is trained, with adapters if any.
+    """Return a frozen backbone as a trainable one, with adapters if configured.
 
     Args:
         frozen: Backbone of a run on features.
-        config: Names the adapters.
-        num_classes: Decides their size.
+        config: Configuration with the adapters.
+        num_classes: Number of classes, which decides the adapters' size.
     """
     adapter = config.model.adapter
     backbone = add_adapters(frozen.backbone, adapter, num_classes)
@@ -116,13 +116,13 @@ def thaw(frozen: FrozenBackbone, config: RunConfig, num_classes: int) -> Backbon
 
 
 def use_channels_last(model: Classifier, config: RunConfig) -> None:
-    """Keep a pixel's channels side by side, if it is asked for."""
+    """Use the channels-last memory format, if configured."""
     if config.train.channels_last and not config.train.shard:
         model.to(memory_format=torch.channels_last)
 
 
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
-    """Give a model the fresh head of a stage, on the model's device."""
+    """Give a model the untrained head of a stage, on the model's device."""
     num_classes = model.head.num_classes
     head = stage_head(config, stage, model.backbone.feature_dim, num_classes)
     example = next(model.parameters())
@@ -132,24 +132,24 @@ def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
 def freeze(
     model: nn.Module, frozen: Sequence[str], fixed: Sequence[str] = ()
 ) -> tuple[nn.Module, ...]:
-    """Take the named parts, and no others, out of training.
+    """Freeze the named parts and train all others.
 
     Args:
-        model: The network.
-        frozen: Parts that keep weights and batch statistics.
-        fixed: Parts that keep their weights; their statistics move.
+        model: Network.
+        frozen: Parts that keep their weights and batch statistics.
+        fixed: Parts that keep their weights but update their batch statistics.
 
     Returns:
-        The frozen ones, which the trainer keeps in evaluation mode.
+        The frozen parts, which the trainer keeps in evaluation mode.
     """
-    model.requires_grad_(True)  # the stage before may have frozen others
+    model.requires_grad_(True)  # the previous stage may have frozen others
     for name in (*frozen, *fixed):
         model.get_submodule(name).requires_grad_(False)
     return tuple(model.get_submodule(name) for name in frozen)
 
 
 def train_adapters(model: nn.Module) -> None:
-    """Let the adapters of a frozen backbone be trained."""
+    """Make the adapters of a frozen backbone trainable."""
     for part in model.modules():
         if isinstance(part, Adapter):
             part.requires_grad_(True)

@@ -1,4 +1,4 @@
-"""A run directory: the one thing that passes from training to all that follows."""
+"""A run: the result of training, and the input of everything after it."""
 
 import copy
 import dataclasses
@@ -38,14 +38,14 @@ from tailshift.targets import Target, as_target_prior
 
 
 class AdaptedExperts(NamedTuple):
-    """SADE's model for a target, and what it takes to compensate its logits."""
+    """A model of experts adapted to a target, with its logit prior."""
 
     model: Classifier
     """In evaluation mode, on the CPU."""
     shares: Tensor
-    """What each expert counts, float64, sums to 1, shape (3,)."""
+    """Weight of each expert, float64, sums to 1, shape (3,)."""
     logit_prior: Tensor
-    """The prior that the logits carry with these shares, float64, shape (C,)."""
+    """Logit prior with these weights, float64, shape (C,)."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Run:
     """A run on disk, finished or not.
 
     Attributes:
-        directory: The run directory.
-        config: What was asked for.
-        facts: What the data turned out to be, and whether the run is finished.
+        directory: Run directory.
+        config: Configuration of the run.
+        facts: Facts about the data, and the state of the run.
     """
 
     directory: Path
@@ -64,12 +64,12 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Whether training came to its last epoch."""
+        """Whether training reached its last epoch."""
         return self.facts.state == "finished"
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The classes' names, in the order of the logits."""
+        """Class names, in the order of the logits."""
         return self.facts.class_names
 
     @property
@@ -79,27 +79,27 @@ class Run:
 
     @property
     def source_prior(self) -> Tensor:
-        """:math:`p_s`, the share of each class in training, float64, shape (C,)."""
+        """Source prior :math:`p_s` of the training set, float64, shape (C,)."""
         return from_counts(self.source_counts)
 
     trained_prior = renamed_attribute("trained_prior", "logit_prior")
 
     @property
     def logit_prior(self) -> Tensor:
-        """The prior that the model's logits carry, float64, shape (C,)."""
+        """Logit prior of the model, float64, shape (C,)."""
         return self.config.logit_prior(self.source_counts)
 
     @property
     def groups(self) -> dict[str, Tensor]:
-        """The class ids of the groups ``"many"``, ``"medium"`` and ``"few"``.
+        """Class ids of the groups ``"many"``, ``"medium"`` and ``"few"``.
 
-        Images that were held out of the training images count too.
+        Training images that were held out count too.
         """
         return class_groups(self.group_counts)
 
     @property
     def group_counts(self) -> Tensor:
-        """The counts that make a class one of many, medium or few images, (C,)."""
+        """Class counts that define the groups, shape (C,)."""
         return torch.tensor(self.facts.full_counts or self.facts.source_counts)
 
     @property
@@ -109,14 +109,14 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """One record per epoch, as they were written."""
+        """One record per epoch."""
         return read_metrics(self.directory)
 
     @cached_property
     def model(self) -> Classifier:
         """The trained classifier, in evaluation mode on the CPU."""
         facts = self.facts
-        with torch.inference_mode(False):  # weights made in it can never be exported
+        with torch.inference_mode(False):  # inference tensors cannot be exported
             model = build_network(
                 self.config,
                 num_classes=len(facts.class_names),
@@ -129,7 +129,7 @@ class Run:
         return model.eval()
 
     def predictions(self, split: str = "test") -> Predictions:
-        """Return the saved logits of a split, log posteriors up to a constant.
+        """Return the saved logits of a split: log posteriors up to a constant.
 
         Args:
             split: ``"val"`` or ``"test"``.
@@ -150,7 +150,7 @@ class Run:
         return predictions if same else dataclasses.replace(predictions, logits=f)
 
     def target_prior(self, target: Target) -> Tensor:
-        """Return :math:`p_t` of a target: a name, a file or a prior, shape (C,)."""
+        """Return the target prior :math:`p_t` of a name, file or vector, shape (C,)."""
         return as_target_prior(
             target,
             num_classes=len(self.class_names),
@@ -159,14 +159,15 @@ class Run:
         )
 
     def retarget(self, prior: Target) -> PostCompensated:
-        """Return the model, answering for another prior.
+        """Return the model re-targeted to another prior.
 
-        Its ``adapt`` estimates with the validation logits held out, if the run has
-        any, and keeps the source prior if the data do not support an estimate.
+        Its ``adapt`` method uses the run's validation logits, if there are any, to
+        estimate the target prior. It keeps the source prior if the data do not support
+        an estimate.
 
         Args:
-            prior: :math:`p_t`: a vector (C,), a name (``"uniform"``, ``"backward:10"``
-                …) or a file of counts or shares.
+            prior: Target prior :math:`p_t`: a vector (C,), a name (``"uniform"``,
+                ``"backward:10"`` …) or a file of counts or shares.
         """
         module = PostCompensated(
             self.model,
@@ -181,18 +182,18 @@ class Run:
     def adapt_experts(
         self, images: Tensor, *, epochs: int = 5, batch_size: int = 128, seed: int = 0
     ) -> "AdaptedExperts":
-        """Return a copy of a model of experts with shares learnt for some images.
+        """Return a copy of a model of experts with weights learnt for some images.
 
-        How much each counts is learnt without labels, from the agreement of two random
-        views of each image, drawn anew in each epoch [zhang2022].
+        The experts' weights are learnt without labels, from the agreement of two random
+        views of each image, drawn again in each epoch [zhang2022].
 
         Args:
-            images: Pixels of the target as the model's data set has them, uint8, shape
-                (N, c, H, W).
-            epochs: Number of passes over the images; a few hundred steps in all move
-                the shares, so a small target needs more than 5.
+            images: Pixels of the target in the format of the model's data set, uint8,
+                shape (N, c, H, W).
+            epochs: Number of passes over the images. The weights need a few hundred
+                steps, so a small target needs more than 5 epochs.
             batch_size: Images per step.
-            seed: Seed for the order of the images and their views.
+            seed: Seed of the order of the images and of their views.
         """
         method = self.config.method
         if not isinstance(method, ExpertMethod):
@@ -215,23 +216,23 @@ class Run:
 
     @property
     def has_val_logits(self) -> bool:
-        """Whether the run has logits of a validation set."""
+        """Whether the run has validation logits."""
         return predictions_path(self.directory, "val").is_file()
 
 
 @dataclass(frozen=True)
 class ValidationEstimator:
-    """Estimates with a run's validation logits held out, read when they are needed."""
+    """Estimate priors with a run's validation logits, which are read when needed."""
 
     run: Run
 
     def estimate(self, logits: Tensor) -> Tensor:
-        """Return the prior of unlabelled logits; the source prior in case of doubt."""
+        """Estimate the prior of unlabelled logits; if in doubt the source prior."""
         return adapt(self.run.predictions("val"), logits).target_prior
 
 
 def load_run(run_dir: str | os.PathLike[str]) -> Run:
-    """Return the run in a directory.
+    """Load a run from its directory.
 
     Raises:
         FileNotFoundError: If it is not a run directory.
@@ -250,5 +251,5 @@ def load_run(run_dir: str | os.PathLike[str]) -> Run:
 
 
 def as_run(run: Run | str | os.PathLike[str]) -> Run:
-    """Return a run, loaded if it is given by its directory."""
+    """Return a run; load it if its directory is given."""
     return run if isinstance(run, Run) else load_run(run)

@@ -1,4 +1,4 @@
-"""The trainer of a stage: loss, batches, optimiser and what goes with them."""
+"""Build the trainer of a stage: loss, batches, optimiser and schedule."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ def build_trainer(
     fabric: "Fabric",
     stage_number: int = 0,
 ) -> Trainer:
-    """Return the trainer of a stage on its data, at its first step."""
+    """Return the trainer of a stage, at its first step."""
     stage = config.method.stages()[stage_number]
     distributed.synchronise_batch_norm(
         model, config, len(data.train), fabric.world_size
@@ -51,7 +51,7 @@ def assemble_trainer(
     fabric: "Fabric",
     stage_number: int = 0,
 ) -> Trainer:
-    """Return the trainer of a stage for a loss and for batches, at its first step."""
+    """Return the trainer of a stage for given loss and batches, at its first step."""
     stages = config.method.stages()
     stage = stages[stage_number]
     begun = stages[config.given_stages : stage_number]
@@ -110,21 +110,21 @@ def assemble_trainer(
 
 
 def _frozen_parts(config: RunConfig, stage: Stage) -> tuple[str, ...]:
-    """Return the parts of the network that a stage leaves as they are."""
+    """Return the parts of the network that a stage does not train."""
     is_frozen = config.model.frozen or _has_adapters(config, stage)
     own = ("backbone",) if is_frozen else ()
     return tuple(dict.fromkeys((*own, *stage.frozen)))
 
 
 def _has_adapters(config: RunConfig, stage: Stage) -> bool:
-    """Return whether a stage trains adapters in place of the network."""
+    """Return whether a stage trains adapters instead of the network."""
     return config.model.adapter != "none" and not stage.frozen
 
 
 def divided_step(
     config: RunConfig, model: nn.Module, loss: nn.Module, fabric: "Fabric", stage: Stage
 ) -> DividedStep | None:
-    """Return what reads a batch in more than one way; None if one read is all."""
+    """Return the step for several processes, accumulation or mixup; None without."""
     train, num_parts = config.train, len(config.samplers(stage))
     mixup = train.mixup if stage.mixup is None else stage.mixup
     if fabric.world_size == 1 and train.accumulate == 1 and mixup == 0:
@@ -143,12 +143,12 @@ def divided_step(
 
 
 def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Module:
-    """Return the loss of a stage, under smoothed labels if they are asked for.
+    """Return the loss of a stage, with label smoothing if configured.
 
     Args:
         config: Configuration of the run.
         class_counts: Training images of each class, shape (C,).
-        stage: One of the method's.
+        stage: Stage of the method.
     """
     loss = stage.loss(config.sampled_counts(class_counts, stage))
     if stage.label_smoothing is not None:
@@ -159,13 +159,13 @@ def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Modu
 
 
 OTHER_SEED = 1_000_003
-"""Between the seeds of a stage's samplers."""
+"""Difference between the seeds of a stage's samplers."""
 
 
 def build_loader(
     config: RunConfig, data: LongTailedData, stage: Stage, fabric: "Fabric"
 ) -> Batches:
-    """Return the training batches of a stage; several samplers give stacked ones."""
+    """Return the training batches of a stage; several samplers give stacked batches."""
     train = config.train
     loaders = [
         data.train.loader(
@@ -185,7 +185,7 @@ def build_loader(
 
 
 def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> Optimizer:
-    """Return the optimiser of what a stage trains; parts may have their own rates."""
+    """Return the optimiser of a stage, with a learning rate for each part."""
     optim = config.optim
     lr = stage.lr or optim.lr
     recipe_share = (optim.backbone_lr or optim.lr) / optim.lr
@@ -227,4 +227,4 @@ def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> Optim
 
 
 LOOP_DECAY = 5e-4
-"""Weight decay of a stage that is not fitted at once, if it is ``"auto"``."""
+"""Weight decay ``"auto"`` for a stage that the training loop trains."""

@@ -1,4 +1,4 @@
-"""Several processes: how many, how they are started, and what each one holds."""
+"""Distributed training: start processes, share data between them, shard weights."""
 
 import atexit
 import gc
@@ -29,24 +29,26 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
-"""Those that sharded weights can be trained in."""
+"""Precisions for sharded weights."""
 
 
 def build_fabric(config: RunConfig) -> "Fabric":
     """Return the launched Fabric: device, precision and processes.
 
-    Processes that torchrun or srun has started join each other; otherwise the command
-    is started again for each of ``train.devices`` beyond the first.
+    Processes started by torchrun or srun join each other. Otherwise the command is
+    started again for each of ``train.devices`` beyond the first.
     """
-    from lightning_fabric import Fabric  # seconds to import: only when training
+    from lightning_fabric import Fabric  # its import takes seconds
 
     config = config.in_precision(machine_precision(config.train.accelerator))
     train = config.train
     devices, num_nodes = num_processes(train)
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # we tell ourselves
+    logging.getLogger("lightning_fabric").setLevel(
+        logging.WARNING
+    )  # tailshift prints its own messages
     try:
         with warnings.catch_warnings():
-            # Where Slurm is installed, one may well train without it.
+            # Training without Slurm is fine where Slurm is installed.
             warnings.filterwarnings("ignore", "The `srun` command is available")
             fabric = Fabric(
                 accelerator=train.accelerator,
@@ -71,12 +73,13 @@ def build_fabric(config: RunConfig) -> "Fabric":
 
 
 def machine_precision(accelerator: str) -> str:
-    """Return what ``train.precision = "auto"`` is here: bf16 if the hardware has it.
+    """Return the precision for ``"auto"``: bf16 if the hardware has it.
 
-    Others emulate it, slower than float32. An older PyTorch does not tell of a CPU.
+    Emulated bf16 is slower than float32. Older PyTorch versions do not report a CPU's
+    capabilities.
 
     Args:
-        accelerator: As ``train.accelerator`` has it.
+        accelerator: Value of ``train.accelerator``.
 
     Example:
         >>> machine_precision("mps")
@@ -112,7 +115,7 @@ def destroy_process_groups() -> None:
 
 
 def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
-    """Return how Fabric spreads a model, and in which precision."""
+    """Return Fabric's strategy and precision."""
     from lightning_fabric.plugins import DoublePrecision
     from lightning_fabric.strategies.ddp import DDPStrategy
 
@@ -121,7 +124,7 @@ def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
     if world_size == 1:
         return {"precision": precision}
     if not config.train.shard:
-        # The first process's batch statistics are shared when they are needed.
+        # Batch statistics are broadcast only when they are needed.
         ddp = DDPStrategy(
             timeout=timeout, broadcast_buffers=False, gradient_as_bucket_view=True
         )
@@ -138,10 +141,10 @@ def _unchanged(data: Any) -> Any:
 
 
 def num_processes(train: TrainConfig) -> tuple[int, int]:
-    """Return the processes on each machine, and the machines.
+    """Return the number of processes per machine, and the number of machines.
 
-    What torchrun or srun has started goes before what the configuration says, so that a
-    run may be resumed with another number of processes.
+    torchrun and srun take precedence over the configuration, so a run can be resumed
+    with another number of processes.
     """
     environment = os.environ
     if _is_torchrun():
@@ -154,7 +157,7 @@ def num_processes(train: TrainConfig) -> tuple[int, int]:
 
 
 def is_started_with_others() -> bool:
-    """Return whether torchrun or srun has started processes beside this one."""
+    """Return whether torchrun or srun has started other processes too."""
     return _is_torchrun() or _is_srun()
 
 
@@ -167,7 +170,7 @@ def _is_srun() -> bool:
 
 
 def check_machine(train: TrainConfig, device: str, world_size: int) -> None:
-    """Refuse settings that the machine or the number of processes cannot meet."""
+    """Reject settings that the machine or the number of processes does not allow."""
     if train.sync_batch_norm and device != "cuda":
         raise ValueError(
             "`train.sync_batch_norm` must be false without GPUs, but is true on "
@@ -181,12 +184,12 @@ def check_machine(train: TrainConfig, device: str, world_size: int) -> None:
 
 
 def build_processes(config: RunConfig, fabric: "Fabric", num_parts: int) -> Processes:
-    """Return the processes of a stage's training.
+    """Return the processes that train a stage.
 
     Args:
-        config: Gives batch size and micro-batches.
-        fabric: Gives their number.
-        num_parts: Batches that a step reads stacked.
+        config: Configuration with batch size and accumulation steps.
+        fabric: Fabric with the number of processes.
+        num_parts: Number of stacked batches per step.
     """
     train, world_size = config.train, fabric.world_size
     of_one = math.ceil(train.batch_size / world_size)
@@ -201,14 +204,14 @@ def open_directory_together(
 ) -> Iterator[bool]:
     """Hold a run directory in the first process for all; see `open_directory`.
 
-    If it is refused, all processes end with the same sentence.
+    If the directory is rejected, all processes end with the same error.
 
     Args:
-        fabric: Gives the processes.
-        directory: The run directory; made if it is missing.
-        config: What is to be trained in it.
-        resume: Whether to resume a run that is there.
-        force: Whether a run that is there may be replaced.
+        fabric: Fabric with the processes.
+        directory: Run directory; created if it is missing.
+        config: Configuration of the run.
+        resume: Whether to resume an existing run.
+        force: Whether to replace an existing run.
     """
     if not fabric.is_global_zero:
         is_resumed: bool | Exception = fabric.broadcast(False)
@@ -244,12 +247,12 @@ def report_lost_processes() -> Iterator[None]:
 def synchronise_batch_norm(
     model: nn.Module, config: RunConfig, num_images: int, world_size: int
 ) -> None:
-    """Let batch normalisation take its statistics from all processes, if configured.
+    """Use synchronised batch normalisation, if configured.
 
     Args:
-        model: Changed in place.
+        model: Model to change in place.
         config: Configuration of the run.
-        num_images: Images of an epoch.
+        num_images: Number of images per epoch.
         world_size: Number of processes.
     """
     train = config.train
@@ -263,24 +266,24 @@ def synchronise_batch_norm(
             "Set train.drop_last=true, or another batch size."
         )
     convert: Any = nn.SyncBatchNorm.convert_sync_batchnorm
-    convert(model)  # in place, for a model that is no batch normalisation itself
+    convert(model)  # in place, unless the model itself is a batch normalisation
 
 
 def is_first_process() -> bool:
-    """Return whether this process is the one that writes and prints."""
+    """Return whether this process writes and prints."""
     is_joined = dist.is_available() and dist.is_initialized()
     return not is_joined or dist.get_rank() == 0
 
 
 def share_buffers(module: nn.Module, fabric: "Fabric") -> None:
-    """Give all processes the first one's buffers, such as batch statistics."""
+    """Broadcast the first process's buffers, such as batch statistics."""
     if fabric.world_size > 1:
         for buffer in module.buffers():
             dist.broadcast(buffer, src=0)
 
 
 def broken_images(loader: Batches) -> int | None:
-    """Return how many images all processes have skipped; None if none ever are."""
+    """Return the number of images skipped by all processes; None if none can be."""
     if loader.num_broken is None or not dist.is_initialized():
         return loader.num_broken
     loaders = getattr(loader, "loaders", [loader])
@@ -290,8 +293,8 @@ def broken_images(loader: Batches) -> int | None:
     return len(set().union(*everyone))
 
 
-def everyone_of(mine: list[int]) -> list[int]:
-    """Return the numbers of all processes, the first one's first."""
+def gather_ids(mine: list[int]) -> list[int]:
+    """Gather the ids of all processes, in the order of their ranks."""
     if not (dist.is_available() and dist.is_initialized()):
         return mine
     everyone: list[list[int]] = [[] for _ in range(dist.get_world_size())]
@@ -300,7 +303,7 @@ def everyone_of(mine: list[int]) -> list[int]:
 
 
 def step_key(stream: Stream, *, seed: int, step: int, rank: int = 0) -> int:
-    """Return what a step's draws start from: the same in a run that was resumed.
+    """Return the seed of a step's draws, which is the same in a resumed run.
 
     Example:
         >>> step_key(Stream.MIX, seed=0, step=1) == step_key(Stream.MIX, seed=1, step=0)
@@ -311,9 +314,9 @@ def step_key(stream: Stream, *, seed: int, step: int, rank: int = 0) -> int:
 
 @contextmanager
 def same_draws(seed: int, *, is_on: bool) -> Iterator[None]:
-    """Let PyTorch's generator start from a seed while the block runs, if `is_on`.
+    """Seed PyTorch's generator while the block runs, if `is_on`.
 
-    Processes whose generators have drifted apart so draw the same for a step.
+    Processes with different generator states then draw the same numbers.
     """
     if not is_on:
         yield
@@ -329,10 +332,10 @@ def same_draws(seed: int, *, is_on: bool) -> Iterator[None]:
 
 @contextmanager
 def own_draws(key: int, *, is_on: bool) -> Iterator[None]:
-    """Let all generators start from a key while the block runs, if `is_on`.
+    """Seed all generators with a key while the block runs, if `is_on`.
 
-    A checkpoint keeps the first process's generators alone; what the others draw for a
-    step (dropout) must not depend on theirs.
+    A checkpoint has only the first process's generators, so the other processes' draws
+    for a step (dropout) must not depend on their own.
     """
     if is_on and torch.cuda.is_available():
         torch.cuda.manual_seed(key)
@@ -341,7 +344,7 @@ def own_draws(key: int, *, is_on: bool) -> Iterator[None]:
 
 
 def check_sharding(config: RunConfig) -> None:
-    """Refuse what cannot be trained with sharded weights."""
+    """Reject settings that do not work with sharded weights."""
     train, num_stages = config.train, len(config.method.stages())
     if train.precision not in PRECISIONS:
         raise ValueError(
@@ -350,8 +353,9 @@ def check_sharding(config: RunConfig) -> None:
         )
     if num_stages > 1 and not train.start_from:
         raise ValueError(
-            f"`train.shard` needs a method of one stage, but {config.method_name} has "
-            f"{num_stages}. Train softmax with it, then start from that run (--from)."
+            "`train.shard` needs a method with one stage, but "
+            f"{config.method_name} has {num_stages}. Train softmax with it, then start "
+            "from that run (--from)."
         )
 
 
@@ -378,10 +382,10 @@ def _shard(model: nn.Module, mesh: "DeviceMesh") -> nn.Module:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the parts that are gathered, used and let go one after the other.
+    """Yield the parts whose weights are gathered, used and freed one after the other.
 
-    These are the members of the outermost sequences and lists of modules, such as a
-    residual network's stages or a transformer's blocks.
+    These are the members of the outermost sequences and lists of modules, such as the
+    stages of a residual network or the blocks of a transformer.
 
     Example:
         >>> block = nn.Linear(2, 2)
@@ -396,8 +400,8 @@ def blocks(model: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
-def first_decides(decision: bool, device: torch.device) -> bool:
-    """Return what the first process has decided, on all of them."""
+def broadcast_decision(decision: bool, device: torch.device) -> bool:
+    """Return the first process's decision on all processes."""
     flag = torch.tensor([float(decision)], device=device)
     dist.broadcast(flag, src=0)
     return bool(flag.item())

@@ -1,4 +1,4 @@
-"""What a network gives for all images of a split."""
+"""Outputs of a network for all images of a split, in training."""
 
 import math
 from contextlib import closing
@@ -26,18 +26,17 @@ def outputs(
 ) -> tuple[Tensor, Tensor]:
     """Return a module's outputs, (N, …), and the labels, (N,).
 
-    They are computed in float32 (float64 under 64-true) also if training is in mixed
-    precision, so that a network gives the same logits wherever it is used.
-
-    Images that cannot be read are skipped, if the configuration says so. Several
-    processes share the images, and all of them get all outputs.
+    The outputs are computed in float32 (float64 under 64-true), also if training uses
+    mixed precision: a network then gives the same logits everywhere. Images that
+    cannot be read are skipped with ``data.skip_broken``. Several processes share the
+    images, and each of them gets all outputs.
 
     Args:
-        fabric: Gives device and precision.
-        module: Takes images (N, c, H, W); it is left in evaluation mode. What it gives
-            for several views of an image is averaged.
-        split: Whose images, as they are, in its order.
-        config: Gives batch size and workers.
+        fabric: Fabric with device and precision.
+        module: Module that takes images (N, c, H, W); it stays in evaluation mode.
+            Outputs for several views of an image are averaged.
+        split: Split whose images are used, without augmentation and in order.
+        config: Configuration with batch size and number of workers.
     """
     loader = split.loader(
         batch_size=config.eval.batch_size,
@@ -68,21 +67,21 @@ def outputs(
 def validate(
     fabric: "Fabric", model: nn.Module, data: LongTailedData, config: RunConfig
 ) -> dict[str, float]:
-    """Return the accuracy on the validation images, of all and of groups of classes.
+    """Return the validation accuracy as trained, overall and by class group.
 
-    Training goes on as if it had not been asked for: no generator is moved and each
-    process keeps its batch statistics. The logits are taken as they are.
+    It has no effect on training: random generators and each process's batch statistics
+    are restored.
 
     Args:
-        fabric: Gives device and precision.
-        model: It is left in evaluation mode.
-        data: The splits.
-        config: Gives batch size and workers.
+        fabric: Fabric with device and precision.
+        model: Model to evaluate; it stays in evaluation mode.
+        data: Data with a validation split.
+        config: Configuration with batch size and number of workers.
 
     Returns:
-        ``val_accuracy``, ``val_balanced_accuracy`` (the mean over the classes that
-        there are images of) and ``val_accuracy_GROUP`` for each group of classes with
-        images. Nothing without validation images, or if a logit is not finite.
+        ``val_accuracy``, ``val_balanced_accuracy`` (the mean over the classes with
+        images) and ``val_accuracy_GROUP`` for each class group with images. Empty
+        without validation images, or if a logit is not finite.
     """
     if data.val is None or not len(data.val):
         return {}
@@ -92,9 +91,9 @@ def validate(
         logits, labels = outputs(fabric, model, data.val, config)
         for buffer, before in zip(model.buffers(), own, strict=False):
             buffer.copy_(before)
-    if not logits.isfinite().all():  # what is written next says so
+    if not logits.isfinite().all():  # the next check reports it
         return {}
-    shares = 1 / labels.bincount().double()  # of a class's images, each
+    shares = 1 / labels.bincount().double()  # weight of each image of a class
     groups = metrics.group_accuracy(logits, labels, data.group_counts)
     return {
         "val_accuracy": metrics.accuracy(logits, labels),
@@ -108,19 +107,21 @@ def validate(
 def gather_batch(
     sample_ids: Tensor, output: Tensor, fabric: "Fabric", config: RunConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return the samples of all processes' shares of a batch, by id, on the CPU.
+    """Return the outputs of all processes for a batch, sorted by id, on the CPU.
 
     Args:
         sample_ids: Sample ids of this process, shape (n,).
-        output: Rows of this process, shape (n, …).
-        fabric: Gives the processes.
-        config: Gives the size of a whole batch.
+        output: Outputs of this process, shape (n, …).
+        fabric: Fabric with the processes.
+        config: Configuration with the batch size over all processes.
     """
     if fabric.world_size == 1:
         return sample_ids, output.cpu()
     most = math.ceil(config.eval.batch_size / fabric.world_size)
     processes = Processes(fabric.world_size, max_samples=most)
-    ids = processes.labels(sample_ids.to(output.device)).cpu()  # −1 if there is none
+    ids = processes.labels(
+        sample_ids.to(output.device)
+    ).cpu()  # −1 where a process has no sample
     blank = output.new_zeros(most - len(output), *output.shape[1:])
     rows = processes.gather(torch.cat([output, blank])).flatten(0, 1).cpu()
     order = ids.argsort(stable=True)[(ids < 0).sum() :]
@@ -129,7 +130,7 @@ def gather_batch(
 
 @dataclass(frozen=True)
 class SplitFeatures:
-    """Features of a trained backbone, for a head that begins from them."""
+    """Features of a trained backbone, to initialise a head."""
 
     fabric: "Fabric"
     model: Classifier
@@ -137,11 +138,11 @@ class SplitFeatures:
     config: RunConfig
 
     def train(self) -> tuple[Tensor, Tensor]:
-        """Return features (N, d) and labels (N,) of the training images, unaltered."""
+        """Return features (N, d) and labels (N,) of the training images."""
         return outputs(self.fabric, self.model.backbone, self.data.train, self.config)
 
     def val(self) -> tuple[Tensor, Tensor] | None:
-        """Return those of the validation images; None if there are none."""
+        """Return the same for the validation images; None if there are none."""
         split = self.data.val
         if split is None or not len(split):
             return None

@@ -1,4 +1,4 @@
-"""Many runs at once: each in a process of its own, shown and stopped together."""
+"""Train several runs at once, each in its own process."""
 
 import json
 import os
@@ -29,22 +29,22 @@ from tailshift.training.train import train
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be trained, and where it will be."""
+    """A run to train, and its directory."""
 
     config: RunConfig
     directory: Path
     is_held_out: bool = False
-    """Whether validation images are held out of the training images."""
+    """Whether to hold validation images out of the training images."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A run that was not trained, and why."""
+    """A failed run, and the reason."""
 
     job: Job
     sentence: str
     log: Path | None
-    """What the run said; None if it had not begun."""
+    """Log of the run; None if it had not started."""
     is_diverged: bool = False
     """Whether a loss, gradient or weight was not finite."""
 
@@ -54,11 +54,10 @@ class Failure:
 
 
 def num_at_once(jobs: int, num_runs: int) -> int:
-    """Return how many runs to train at once, never more than there are.
+    """Return the number of runs to train at once, at most all of them.
 
     Args:
-        jobs: Number that was asked for; 0 is one for each GPU, or for each core if
-            there is none.
+        jobs: Requested number; 0 means one per GPU, or one per core without GPUs.
         num_runs: Number of runs to train.
 
     Example:
@@ -67,7 +66,7 @@ def num_at_once(jobs: int, num_runs: int) -> int:
     """
     if jobs < 0:
         raise ValueError(
-            f"`jobs` must be >= 0 (0: one for each GPU or core), but is {jobs}."
+            f"`jobs` must be >= 0 (0: one per GPU or core), but is {jobs}."
         )
     at_once = min(jobs or torch.cuda.device_count() or num_cores(), num_runs)
     if at_once > 1 and is_started_with_others():
@@ -88,23 +87,23 @@ def run_jobs(
     advice: str,
     on_end: Callable[[Job, Failure | None], None] = lambda job, failure: None,
 ) -> list[Failure]:
-    """Train runs, several at once, each in a process of its own.
+    """Train runs, several at once, each in its own process.
 
-    Each has its share of the threads, or a GPU. One that fails stops no other. Ctrl-C
-    and SIGTERM are passed on: the first lets all runs save themselves, and a second
-    one ends them at once. If this process dies, they save themselves and end too.
+    Each process gets a fraction of the threads, or a GPU. A failed run does not stop
+    the others. Ctrl-C and SIGTERM are forwarded: the first lets all runs save and end,
+    a second one ends them at once. If this process is killed, the runs save and end.
 
     Args:
-        jobs: What to train.
+        jobs: Runs to train.
         at_once: Number of processes.
-        data_root: Folder that holds the data, if it is read from disk.
-        resume: Resume runs that were begun.
-        force: Replace runs that are there.
-        advice: Sentence that says how to resume, for whoever stops it.
-        on_end: Called with each run that has ended, and why it failed if it did.
+        data_root: Folder of the data, if it is read from disk.
+        resume: Resume existing runs.
+        force: Replace existing runs.
+        advice: Sentence that says how to resume, printed after a signal.
+        on_end: Called with each run that has ended, and its failure if it failed.
 
     Returns:
-        The failures, in the order in which they came.
+        The failures, in the order of their occurrence.
 
     Raises:
         KeyboardInterrupt: After Ctrl-C, with the advice.
@@ -128,16 +127,16 @@ def run_jobs(
 
 
 def _fetch(jobs: Sequence[Job], data_root: str | Path | None) -> None:
-    """Read each data set once, so that no two runs download it at the same time."""
+    """Load each data set once, so that no two runs download it at the same time."""
     root = Path(data_root) if data_root is not None else None
     one_each = {repr(job.config.data): job.config for job in jobs}
     for config in one_each.values():
-        with suppress(Exception):  # each of its runs says what is wrong
+        with suppress(Exception):  # each of its runs reports the error
             config.data.load(root=root, seed=config.seed)
 
 
 DIVERGED = {"diverged": True}
-"""What a run tells of itself if it ends for that reason."""
+"""Record that a run sends if its loss diverged."""
 
 
 class _JobChild:
@@ -151,7 +150,7 @@ class _JobChild:
         self._unlogged: list[str] = []
 
     def keep(self, line: str) -> None:
-        """Write a line to the log, once the run has a directory of its own."""
+        """Write a line to the log, once the run has its directory."""
         if line.startswith("error: "):
             self.errors.append(line.removeprefix("error: "))
         self._unlogged.append(line)
@@ -162,14 +161,14 @@ class _JobChild:
             self._unlogged.clear()
 
     def open_log(self) -> None:
-        """Begin the log: the run holds its directory now."""
+        """Open the log once the run holds its directory."""
         if self.log is None:
             with suppress(OSError):
                 path = self.job.directory / LOG
                 self.log = path.open("a", encoding="utf-8")
 
     def failure(self, code: int) -> Failure:
-        """Return why the run has failed, from its own errors or its exit code."""
+        """Return the failure, from the run's errors or its exit code."""
         directory = self.job.directory
         sentence = " ".join(self.errors)
         if not sentence:
@@ -180,7 +179,7 @@ class _JobChild:
 
 
 class _Crew:
-    """The runs under way, and those that wait for a free place."""
+    """Running and waiting jobs, with their progress bars."""
 
     def __init__(
         self,
@@ -261,7 +260,7 @@ class _Crew:
         self._on_end(child.job, failure)
 
     def _show(self, child: _JobChild, fields: dict[str, Any]) -> None:
-        """Show how far a run is."""
+        """Show the progress of a run."""
         task = self._tasks.get(child.job.directory)
         if task is None:
             task = self._bar.add_task(self._name(child.job), **progress.NO_FIELDS)
@@ -276,12 +275,12 @@ class _Crew:
 
 
 def _environment(config: RunConfig, slot: int, at_once: int) -> dict[str, str]:
-    """Return the variables of a run: its share of the machine, our modules."""
+    """Return a run's environment: its threads and GPUs, and our modules."""
     changes = {
         "OMP_NUM_THREADS": str(max(torch.get_num_threads() // at_once, 1)),
         JOBS: str(at_once),
         "PYTHONIOENCODING": "utf-8",
-        # What is imported here is imported there, wherever the command was started.
+        # The child imports the same modules, from any working directory.
         "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
         "PYTHONSAFEPATH": "1",
     }
@@ -291,7 +290,7 @@ def _environment(config: RunConfig, slot: int, at_once: int) -> dict[str, str]:
 
 
 def _gpus(slot: int, num_devices: int) -> str:
-    """Return the GPUs of the run in a slot: the next ones, round and round."""
+    """Return the GPUs of the run in a slot, in turn."""
     count = torch.cuda.device_count()
     names = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
     visible = names.split(",")[:count]
@@ -300,13 +299,13 @@ def _gpus(slot: int, num_devices: int) -> str:
 
 
 def run_job(text: str) -> bool:
-    """Train one of several runs, for the process that has started this one.
+    """Train one of several runs, in a child process of `run_jobs`.
 
     Args:
-        text: Its configuration, folder and options, as JSON.
+        text: Configuration, folder and options of the run, as JSON.
 
     Returns:
-        Whether it is finished.
+        Whether the run is finished.
     """
     spec = json.loads(text)
     workers.save_and_end_with_parent()

@@ -1,4 +1,4 @@
-"""The training loop, read top to bottom, and the search for NaN."""
+"""The training loop, and the search for the source of a NaN."""
 
 import copy
 import math
@@ -19,8 +19,8 @@ from tailshift.losses import as_loss
 from tailshift.methods.schedules import Schedule
 from tailshift.models import Head
 from tailshift.runs.checkpoint import Position
-from tailshift.runs.directory import NotFiniteError, Place
-from tailshift.training.distributed import broken_images, everyone_of
+from tailshift.runs.directory import NotFiniteError, TrainingPosition
+from tailshift.training.distributed import broken_images, gather_ids
 from tailshift.training.step import DividedStep, StepSums
 from tailshift.workers import StopRequest
 
@@ -30,38 +30,39 @@ if TYPE_CHECKING:
 Metrics = dict[str, Any]
 
 
-class Taken(NamedTuple):
-    """What something took, by the clock and of the processor, all threads together."""
+class Elapsed(NamedTuple):
+    """Wall-clock and CPU time."""
 
     seconds: float
     processor_seconds: float
+    """CPU time of all threads; ``metrics.jsonl`` uses this name."""
 
 
 class Stopwatch:
-    """Tells what has been taken since it was made, or since the last lap."""
+    """Measures the time since it was created, or since the last lap."""
 
     def __init__(self) -> None:
-        self._began = Taken(time.perf_counter(), time.process_time())
+        self._began = Elapsed(time.perf_counter(), time.process_time())
 
-    def lap(self) -> Taken:
-        """Return what was taken, and begin again."""
+    def lap(self) -> Elapsed:
+        """Return the elapsed time and start again."""
         before, self._began = (
             self._began,
-            Taken(time.perf_counter(), time.process_time()),
+            Elapsed(time.perf_counter(), time.process_time()),
         )
-        return Taken(*(b - a for a, b in zip(before, self._began, strict=True)))
+        return Elapsed(*(b - a for a, b in zip(before, self._began, strict=True)))
 
 
 class WeightAverage:
-    r"""An exponential moving average of a model's weights and batch statistics.
+    r"""Exponential moving average of a model's weights and batch statistics.
 
-    After step :math:`t`, counted from 0, it keeps the share
-    :math:`\min(d, \frac{1 + t}{10 + t})` of itself, so that the random weights of the
-    beginning are soon forgotten. Counts, such as batches seen, are copied.
+    The decay at step :math:`t`, counted from 0, is
+    :math:`\min(d, \frac{1 + t}{10 + t})`, so the random initial weights are soon
+    forgotten. Integer buffers, such as the number of batches, are copied.
 
     Args:
-        model: Its parameters and buffers are read at each update.
-        decay: :math:`d`.
+        model: Model whose parameters and buffers are read at each update.
+        decay: Maximum decay :math:`d`.
 
     Example:
         >>> model = nn.Linear(1, 1)
@@ -80,7 +81,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Move towards the model's weights, after a step of that number."""
+        """Move towards the model's weights after the given step."""
         kept = min(self.decay, (1 + step) / (10 + step))
         pairs = list(zip(_tensors(self.model), _tensors(self._source), strict=True))
         floats = [pair for pair in pairs if pair[0].is_floating_point()]
@@ -97,7 +98,7 @@ def _tensors(model: nn.Module) -> Iterator[Tensor]:
 
 @dataclass
 class Trainer:
-    """What is trained, on what, and how far it has come."""
+    """Training loop of one stage, with its model, data and position."""
 
     fabric: "Fabric"
     model: nn.Module
@@ -108,20 +109,20 @@ class Trainer:
     loader: Batches
     epochs: int
     frozen: tuple[nn.Module, ...] = ()
-    """Parts of the model that keep their weights and statistics."""
+    """Parts of the model that keep their weights and batch statistics."""
     epochs_before: int = 0
-    """Epochs of the stages before, for the metrics."""
+    """Epochs of the previous stages, for the metrics."""
     divided: DividedStep | None = None
-    """What reads a batch that several processes share, or in pieces, or mixed."""
+    """Step for several processes, gradient accumulation, mixup or stacked batches."""
     average: WeightAverage | None = None
-    """What is evaluated and saved instead of the model, with ``train.ema``."""
+    """Averaged weights that are evaluated and saved, with ``train.ema``."""
     clip_norm: float | None = None
-    """Largest length of a step's gradient."""
+    """Maximum gradient norm; larger gradients are clipped."""
     position: Position = field(default_factory=Position)
     sample_ids: Tensor = field(
         default_factory=lambda: torch.empty(0, dtype=torch.int64)
     )
-    """Sample ids of the batch under way, on this process."""
+    """Sample ids of the current batch, on this process."""
 
     def fit(
         self,
@@ -131,13 +132,13 @@ class Trainer:
         log: Callable[[float, float, int], None] = lambda loss, seconds, images: None,
         on_step: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Train to the last epoch; return False if a stop was asked for before.
+        """Train until the last epoch; return False if stopped before.
 
         Args:
-            on_epoch: Called with the metrics of each epoch when it is done.
-            stop: Checked after each step; an epoch whose last step is done is recorded.
-            log: Called with each step's loss, its seconds and how many images it read.
-            on_step: Called after each step but an epoch's last.
+            on_epoch: Called with the metrics at the end of each epoch.
+            stop: Checked after each step. An epoch whose last step is done is recorded.
+            log: Called with each step's loss, wall time and number of images.
+            on_step: Called after each step except the last one of an epoch.
         """
         position, optimizer, device = self.position, self.optimizer, self.fabric.device
         while position.epoch < self.epochs:
@@ -147,16 +148,16 @@ class Trainer:
             for batch in self.loader.epoch(position.epoch, position.batch):
                 lr = self.set_learning_rate()
                 self.sample_ids = batch.sample_ids
-                if self.divided is None:  # one process reads the batch whole, as it is
+                if self.divided is None:  # one process, the whole batch at once
                     images, labels = batch.images.to(device), batch.labels.to(device)
-                    output = self.model(images)  # (N, C), or a tuple that has them
+                    output = self.model(images)  # logits (N, C), or a tuple with them
                     loss = self.loss(output, labels)
                     seen = StepSums.of(loss, output, labels)
                     self.check_finite(seen.loss)
                     self.fabric.backward(loss)
                 else:
                     seen = self.divided.run(batch, self.step, stop, self.check_finite)
-                if self.clip_norm is not None:  # of the whole batch, on all processes
+                if self.clip_norm is not None:  # norm over the batch of all processes
                     self.clip_gradients(self.clip_norm)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
@@ -181,7 +182,7 @@ class Trainer:
         return position.epoch == self.epochs
 
     def begin_epoch(self) -> None:
-        """Put the model into training, and tell heads and loss of the epoch."""
+        """Set training mode and call ``begin_epoch`` of the heads and the loss."""
         self.model.train()
         for part in self.frozen:
             part.eval()
@@ -192,25 +193,27 @@ class Trainer:
         as_loss(self.loss).begin_epoch(epoch, self.epochs)
 
     def set_learning_rate(self) -> float:
-        """Give each group its learning rate for this step; return the highest."""
+        """Set each parameter group's learning rate; return the highest."""
         assert self.optimizer is not None
         factor = self.schedule(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = factor * group["highest_lr"]
         return max(float(group["lr"]) for group in self.optimizer.param_groups)
 
-    def clip_gradients(self, most: float) -> None:
-        """Shorten the gradient to a length; one that is not finite stays so."""
+    def clip_gradients(self, max_norm: float) -> None:
+        """Clip the gradient norm; a non-finite gradient stays as it is."""
         assert self.optimizer is not None
         self.fabric.clip_gradients(
-            self.model, self.optimizer, max_norm=most, error_if_nonfinite=False
+            self.model, self.optimizer, max_norm=max_norm, error_if_nonfinite=False
         )
 
     def check_finite(self, loss: float) -> None:
-        """Stop at a loss that is NaN or infinite, naming where it came up."""
+        """Raise an error that names the samples if the loss is NaN or infinite."""
         if math.isfinite(loss):
             return
-        everyone = everyone_of(self.sample_ids.tolist())  # all have the same loss
+        everyone = gather_ids(
+            self.sample_ids.tolist()
+        )  # the loss is the same on all processes
         if not everyone:
             raise ValueError(
                 "a batch must have an image that can be read, but none of its images "
@@ -220,19 +223,19 @@ class Trainer:
         raise NotFiniteError(f"the loss is {loss}", place)
 
     def end_early(self) -> None:
-        """Take the epochs done for all there are."""
+        """Stop early: treat the current epoch as the last."""
         self.epochs = self.position.epoch
 
     def is_stopped(self, stop: StopRequest, seen: StepSums) -> bool:
-        """Return whether to stop after a step; all processes stop after the same."""
+        """Return whether to stop now; all processes stop after the same step."""
         if self.fabric.world_size == 1:
             return stop.is_set
-        stop.is_set |= seen.is_stopped  # one that came meanwhile holds for the next
+        stop.is_set |= seen.is_stopped  # a later request applies to the next step
         stop.is_preemption |= seen.is_preemption
         return seen.is_stopped
 
     def end_epoch(self, lr: float) -> Metrics:
-        """Return the record of the epoch that is done, and move on to the next."""
+        """Return the metrics of the finished epoch and go to the next one."""
         position, sums = self.position, self.position.sums
         metrics: Metrics = {
             "epoch": self.epochs_done + 1,
@@ -250,36 +253,40 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Steps done."""
+        """Number of finished steps."""
         return self.position.epoch * len(self.loader) + self.position.batch
 
     @property
     def num_steps(self) -> int:
-        """Steps in all."""
+        """Total number of steps."""
         return self.epochs * len(self.loader)
 
     @property
     def epochs_done(self) -> int:
-        """Whole epochs done, those of the stages before counted."""
+        """Number of finished epochs, including those of previous stages."""
         return self.epochs_before + self.position.epoch
 
     @property
-    def place(self) -> Place:
-        """The step under way."""
-        return Place(self.step, self.position.epoch + 1, self.sample_ids.tolist())
+    def place(self) -> TrainingPosition:
+        """The current step, for error messages."""
+        return TrainingPosition(
+            self.step, self.position.epoch + 1, self.sample_ids.tolist()
+        )
 
 
 @contextmanager
-def detecting_anomalies(model: nn.Module, place: Callable[[], Place]) -> Iterator[None]:
-    """Name the part of a model, or the operation, that gave the first NaN.
+def detect_anomalies(
+    model: nn.Module, place: Callable[[], TrainingPosition]
+) -> Iterator[None]:
+    """Name the module or the operation that produced the first NaN.
 
-    Forward, the first module whose output is not finite is named; backward, PyTorch's
-    anomaly detection names the operation, and warns of the line that called it. Both
-    make training slower.
+    The forward pass reports the first module with a non-finite output. In the backward
+    pass, PyTorch's anomaly detection reports the operation and warns with the line that
+    called it. Both make training slower.
 
     Args:
-        model: Whose modules are watched.
-        place: Tells the step under way, for the message.
+        model: Model whose modules are checked.
+        place: Returns the current step, for the error.
     """
     first: list[str] = []
     hooks = [
@@ -294,7 +301,7 @@ def detecting_anomalies(model: nn.Module, place: Callable[[], Place]) -> Iterato
             yield
     except FloatingPointError as error:
         if first:
-            error.args = (f"{error} The first value not finite came from {first[0]}.",)
+            error.args = (f"{error} The first non-finite value came from {first[0]}.",)
         raise
     except RuntimeError as error:
         if "returned nan values" not in str(error):

@@ -1,4 +1,4 @@
-"""The progress of a run, as a terminal, a log or another process shows it."""
+"""Progress of a run, shown on a terminal, in a log or by another process."""
 
 import json
 import time
@@ -26,11 +26,11 @@ from tailshift.training.loop import Metrics
 def plan_lines(
     config: RunConfig, data: LongTailedData, *, is_filled: bool = False
 ) -> list[str]:
-    """Return what a run is about to train, on what, for people.
+    """Return lines that describe the data, the network and the method of a run.
 
     Args:
-        config: What was asked for.
-        data: Its splits.
+        config: Configuration of the run.
+        data: Data of the run.
         is_filled: Whether the weights come from a checkpoint.
     """
     splits = {"training": data.train, "validation": data.val, "test": data.test}
@@ -40,7 +40,7 @@ def plan_lines(
     each = f" ({', '.join(lengths)})" if len(stages) > 1 else ""
     how = getattr(data.train, "preparation", getattr(data.train, "augmentation", ""))
     length = (
-        f"{config.own_epochs} epochs{each}, {config.train.batch_size} images a step"
+        f"{config.own_epochs} epochs{each}, {config.train.batch_size} images per step"
     )
     if isinstance(data.train, FeatureSplit):
         dim, views = data.train.features.shape[2], len(data.train.features)
@@ -60,7 +60,7 @@ def plan_lines(
 
 
 def _weights(config: RunConfig, *, is_filled: bool) -> str:
-    """Return where a network's weights come from."""
+    """Return the source of a network's weights."""
     model, start = config.model, config.train.start_from
     if is_filled:
         return "weights from the checkpoint"
@@ -73,11 +73,11 @@ def _weights(config: RunConfig, *, is_filled: bool) -> str:
 
 
 def epoch_line(metrics: Metrics, num_epochs: int) -> str:
-    """Return the record of an epoch as a line of a log.
+    """Return an epoch's metrics as a log line.
 
     Args:
-        metrics: As `metrics.jsonl` has them.
-        num_epochs: Epochs of the run in all.
+        metrics: A record of ``metrics.jsonl``.
+        num_epochs: Total number of epochs of the run.
 
     Example:
         >>> metrics = {"epoch": 3, "loss": 0.51, "train_accuracy": 0.8, "seconds": 1.2}
@@ -95,7 +95,7 @@ def epoch_line(metrics: Metrics, num_epochs: int) -> str:
 
 
 def validation_part(metrics: Metrics) -> str:
-    """Return the accuracy on the validation images, of all and by group, if any.
+    """Return the validation accuracy, overall and by class group, if known.
 
     Example:
         >>> validation_part({"val_accuracy": 0.7, "val_accuracy_few": 0.25})
@@ -114,7 +114,7 @@ def validation_part(metrics: Metrics) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in its two largest units.
+    """Return a duration in its two largest units.
 
     Example:
         >>> duration(42), duration(750), duration(12_000), duration(200_000)
@@ -131,23 +131,24 @@ def duration(seconds: float) -> str:
 
 
 TIMED_STEPS, TIMED_SECONDS = 10, 5.0
-"""The time to go is told after so many steps, or seconds, the first step left out."""
+"""Steps, or seconds, to time before the remaining time is printed; the first step
+is left out."""
 
 
 NO_FIELDS: dict[str, Any] = {"loss": "", "rate": "", "val": ""}
-"""What a bar shows beside the steps, before there is any."""
+"""Fields of a progress bar before the first step."""
 
 
 class TrainingProgress:
-    """A bar over a run's steps, with the loss and images per second.
+    """Progress bar over a run's steps, with the loss and images per second.
 
     Args:
-        bar: It is shown on a terminal.
-        num_steps: Steps of the stage.
-        title: Of the run.
-        done: Steps done before.
-        is_verbose: Whether to print the time to go and, without a terminal, a line an
-            epoch.
+        bar: Bar on a terminal, or in another process.
+        num_steps: Number of steps of the stage.
+        title: Title of the run.
+        done: Number of finished steps.
+        is_verbose: Whether to print the remaining time and, without a terminal, one
+            line per epoch.
     """
 
     def __init__(
@@ -168,7 +169,7 @@ class TrainingProgress:
         self._seconds: list[float] | None = [] if is_verbose else None
 
     def step(self, loss: float, seconds: float, images: int) -> None:
-        """Advance by one step, which took that long for so many images."""
+        """Advance by one step with this loss, wall time and number of images."""
         self._bar.update(
             self._task,
             advance=1,
@@ -178,27 +179,27 @@ class TrainingProgress:
         self._steps_left -= 1
         if self._seconds is not None:
             self._seconds.append(seconds)
-            self._tell_time()
+            self._print_time_left()
 
     def epoch(self, metrics: Metrics, num_epochs: int) -> None:
-        """Show an epoch's accuracy on the bar, or all of it on a line of its own."""
+        """Show an epoch's accuracy on the bar, or print all its metrics as a line."""
         self._bar.update(self._task, val=validation_part(metrics))
         if self._is_verbose and self._bar.disable:
             print_line(self._bar.console, epoch_line(metrics, num_epochs))
 
-    def _tell_time(self) -> None:
-        """Print the time to go, once it is known."""
+    def _print_time_left(self) -> None:
+        """Print the remaining time once it is known."""
         timed = (self._seconds or [])[1:]  # the first step takes longer
         if not timed or (len(timed) < TIMED_STEPS and sum(timed) < TIMED_SECONDS):
             return
         self._seconds = None
         rest = self._steps_left * sum(timed) / len(timed)
-        text = f"about {duration(rest)} to go for {self._steps_left:,} steps"
+        text = f"about {duration(rest)} left for {self._steps_left:,} steps"
         print_line(self._bar.console, text)
 
 
 def print_line(console: Console, text: str) -> None:
-    """Print a line, whatever it holds, above a bar if there is one."""
+    """Print a line as it is, above the progress bar if there is one."""
     console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -211,9 +212,9 @@ def training_progress(
     console: Console | None = None,
     is_verbose: bool = False,
 ) -> Iterator[TrainingProgress]:
-    """Show a bar while the block runs, if standard error is a terminal.
+    """Show a progress bar while the block runs, if standard error is a terminal.
 
-    Of several processes the first shows it.
+    With several processes, only the first one shows it.
     """
     console = console or Console(stderr=True)
     if _relay is not None and is_first_process():
@@ -225,7 +226,7 @@ def training_progress(
 
 
 def progress_bar(console: Console) -> Progress:
-    """Return a bar for runs, with loss, validation accuracy and images per second."""
+    """Return a bar with loss, validation accuracy and images per second."""
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -240,25 +241,25 @@ def progress_bar(console: Console) -> Progress:
 
 
 RECORD = "\x1e"
-"""Begins a line that tells another process of progress, as JSON."""
+"""Marks a line of output as progress for another process, in JSON."""
 RELAY_SECONDS = 0.1
-"""Time between two such lines."""
+"""Minimum time between two such lines."""
 
 _relay: IO[str] | None = None
 
 
 def relay_progress(stream: IO[str]) -> None:
-    """Send the progress of this process's runs to another one, which shows it.
+    """Send this process's progress to another process, which shows it.
 
     Args:
-        stream: The other process reads it line by line.
+        stream: Stream that the other process reads line by line.
     """
     global _relay
     _relay = stream
 
 
 class RelayedBar:
-    """Stands in for the bar that another process shows.
+    """Replaces the progress bar if another process shows it.
 
     Args:
         stream: Stream for the progress.
@@ -272,13 +273,13 @@ class RelayedBar:
         self._stream, self._fields, self._sent = stream, dict[str, Any](), 0.0
 
     def add_task(self, title: str, **fields: Any) -> TaskID:
-        """Tell how far the run is; the other process has a title of its own."""
+        """Send the state of the run; the other process has its own title."""
         self._fields = fields
         self._send()
         return TaskID(0)
 
     def update(self, task: TaskID, advance: int = 0, **fields: Any) -> None:
-        """Tell of an advance, if it is time."""
+        """Send an advance if it is due."""
         self._fields |= fields
         self._fields["completed"] += advance
         is_last = self._fields["completed"] == self._fields["total"]
@@ -287,10 +288,10 @@ class RelayedBar:
 
     def _send(self) -> None:
         self._sent = time.monotonic()
-        with suppress(OSError):  # if the other is gone, this one is told by a signal
+        with suppress(OSError):  # if the other process ends, a signal arrives
             write_record(self._stream, self._fields)
 
 
 def write_record(stream: IO[str], fields: Mapping[str, Any]) -> None:
-    """Write a line for the process that shows this one's progress."""
+    """Write a line for the process that shows this progress."""
     print(f"{RECORD}{json.dumps(fields)}", file=stream, flush=True)

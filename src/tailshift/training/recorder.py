@@ -1,4 +1,4 @@
-"""What a run leaves behind, written as it happens."""
+"""The recorder of a run: metrics, checkpoints, weights and logits."""
 
 import json
 import os
@@ -25,7 +25,7 @@ from tailshift.runs.checkpoint import (
     save_checkpoint,
 )
 from tailshift.storage import read_tensors, write_json, write_tensors
-from tailshift.training.distributed import first_decides, share_buffers
+from tailshift.training.distributed import broadcast_decision, share_buffers
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
 from tailshift.training.progress import TrainingProgress, plan_lines, print_line
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Recorder:
-    """Writes what a run leaves behind; only the first process writes."""
+    """Writes the files of a run; only the first process writes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Recorder:
 
     @property
     def _is_sharded(self) -> bool:
-        """Whether other processes hold a part of what is saved."""
+        """Whether other processes hold a part of the weights."""
         return self.config.train.shard and self.fabric.world_size > 1
 
     @property
@@ -80,28 +80,28 @@ class Recorder:
 
     @property
     def _evaluated(self) -> nn.Module:
-        """The model, or the average of its weights if there is one."""
+        """The model, or the average of its weights with ``train.ema``."""
         average = self.trainer.average
         return self.model if average is None else average.model
 
     def take_average(self) -> None:
-        """Give the model the average of its weights at the end of a stage, if any."""
+        """Load the averaged weights into the model at the end of a stage, if any."""
         if self._evaluated is not self.model:
             share_buffers(self._evaluated, self.fabric)
             self.model.load_state_dict(self._evaluated.state_dict())
 
     @property
     def trainer(self) -> Trainer:
-        """Trainer of the stage under way."""
+        """Trainer of the current stage."""
         assert self._trainer is not None
         return self._trainer
 
     def follow(self, trainer: Trainer, *, is_resumed: bool) -> None:
-        """Record a stage, from where its checkpoint is or from its beginning.
+        """Start recording a stage, from its checkpoint or from its first step.
 
         Args:
-            trainer: Trainer of the stage that begins.
-            is_resumed: Whether to fill it from the checkpoint.
+            trainer: Trainer of the stage.
+            is_resumed: Whether to load the checkpoint.
         """
         self._trainer = trainer
         self._scores = {}
@@ -109,11 +109,11 @@ class Recorder:
             self._restore()
         self.epochs_done = trainer.epochs_done
         self.write_facts("running")
-        self.fabric.barrier()  # none continues before all have read the checkpoint
+        self.fabric.barrier()  # all processes must have read the checkpoint
 
     @contextmanager
     def tracking(self) -> Iterator[None]:
-        """Open the trackers that are asked for while the block runs."""
+        """Open the trackers of ``train.track`` while the block runs."""
         train = self.config.train
         names = {*train.track, *(["tensorboard"] if train.tensorboard else [])}
         with ExitStack() as opened:
@@ -127,7 +127,7 @@ class Recorder:
             yield
 
     def print_plan(self, *, is_filled: bool) -> None:
-        """Print what is about to be trained, where it is asked for."""
+        """Print what will be trained, if the run is verbose."""
         if self.is_verbose:
             for line in plan_lines(self.config, self.data, is_filled=is_filled):
                 print_line(Console(stderr=True), line)
@@ -135,11 +135,11 @@ class Recorder:
     def record_epoch(
         self, metrics: Metrics, progress: TrainingProgress | None = None
     ) -> None:
-        """Validate, append an epoch's metrics to the file; save when it is time.
+        """Validate, append the epoch's metrics to the file and save if it is due.
 
         Args:
-            metrics: Of the epoch; those of the validation images are added.
-            progress: Told of them.
+            metrics: Metrics of the epoch; validation metrics are added.
+            progress: Progress bar that shows the metrics.
         """
         metrics |= validate(self.fabric, self._evaluated, self.data, self.config)
         self.epochs_done = epoch = metrics["epoch"]
@@ -151,25 +151,26 @@ class Recorder:
             self._append(metrics)
         if progress is not None:
             progress.epoch(metrics, self.config.own_epochs)
-        # Best weights and checkpoint go together: the kept pair before them does too.
+        # Save the best weights and the checkpoint together, so that the previous
+        # versions of both files also belong together.
         if is_kept or epoch % self.config.train.checkpoint_every == 0:
             self.save_checkpoint()
-        self._heed_patience()
+        self._stop_without_progress()
 
     @property
     def best_epoch(self) -> int | None:
-        """The last stage's epoch with the highest score; the first of equal ones."""
+        """Epoch of the last stage with the highest score; the first one of equals."""
         return max(self._scores, key=self._scores.__getitem__, default=None)
 
     def _score(self, metrics: Metrics) -> None:
-        """Note the score of an epoch of the last stage; all processes have it."""
+        """Keep the score of an epoch of the last stage; all processes know it."""
         score = metrics.get("val_balanced_accuracy")
         is_last = self.trainer.position.stage == len(self.config.method.stages()) - 1
         if score is not None and is_last:
             self._scores[metrics["epoch"]] = score
 
-    def _heed_patience(self) -> None:
-        """End the stage where the score has not risen for too long."""
+    def _stop_without_progress(self) -> None:
+        """Stop early if the score has not risen for ``train.patience`` epochs."""
         patience, best = self.config.train.patience, self.best_epoch
         if patience is None or best is None:
             return
@@ -181,7 +182,7 @@ class Recorder:
         return self.directory / files.BEST
 
     def _check_folder(self) -> None:
-        """Refuse to write if the folder is gone: it would be made anew, half empty."""
+        """Raise an error if the folder is gone: a new one would be half empty."""
         if not self.directory.is_dir():
             raise FileNotFoundError(f"There is no folder {self.directory}.")
 
@@ -193,22 +194,22 @@ class Recorder:
             write_tensors(self._best, weights, notes, keep=path_before(self._best))
 
     def _load_best(self) -> None:
-        """Fill the model with the best epoch's weights."""
+        """Load the weights of the best epoch."""
         if not self._is_best(self._best):
             raise ValueError(
-                f"{self._best} must have the weights of epoch {self.best_epoch}, the "
-                "best one, but has not. Start the run again with --force."
+                f"{self._best} must have the weights of the best epoch, "
+                f"{self.best_epoch}, but has not. Start the run again with --force."
             )
         load_whole_state(self._evaluated, read_tensors(self._best).tensors)
 
-    def _mend_best(self) -> None:
-        """Take back best weights that a killed process wrote after its checkpoint."""
+    def _restore_best(self) -> None:
+        """Undo best weights that a killed process wrote after its checkpoint."""
         before = path_before(self._best)
         if self._is_best(before) and not self._is_best(self._best):
             before.replace(self._best)
 
     def _is_best(self, path: Path) -> bool:
-        """Say whether a file has the best epoch's weights."""
+        """Return whether a file has the weights of the best epoch."""
         if not path.is_file():
             return False
         return read_tensors(path).metadata.get("epoch") == str(self.best_epoch)
@@ -225,20 +226,20 @@ class Recorder:
             log({name: metrics[name] for name in tracked}, metrics["epoch"])
 
     def after_step(self) -> None:
-        """Save a checkpoint within an epoch when it is time."""
+        """Save a checkpoint within an epoch if it is due."""
         self._steps_since_saved += 1
         minutes = (time.monotonic() - self._last_saved) / 60
         train = self.config.train
         most_steps = train.checkpoint_steps or float("inf")
         most_minutes = train.checkpoint_minutes or float("inf")
         is_time = self._steps_since_saved >= most_steps or minutes >= most_minutes
-        if self._is_sharded:  # all must take part, and their clocks differ
-            is_time = first_decides(is_time, self.fabric.device)
+        if self._is_sharded:  # all processes take part, and their clocks differ
+            is_time = broadcast_decision(is_time, self.fabric.device)
         if is_time:
             self.save_checkpoint()
 
     def save_checkpoint(self) -> None:
-        """Write the checkpoint; the one before it is kept."""
+        """Write the checkpoint; keep the previous one."""
         if not (self.fabric.is_global_zero or self._is_sharded):
             return
         self._steps_since_saved, self._last_saved = 0, time.monotonic()
@@ -254,7 +255,7 @@ class Recorder:
         )
 
     def _restore(self) -> None:
-        """Go back to the checkpoint, if any, and to the metrics written before it."""
+        """Load the checkpoint, if any, and the metrics written before it."""
         lines = None
         if self.checkpoint.is_file():
             self.trainer.position, scaler, lines = load_checkpoint(
@@ -271,17 +272,17 @@ class Recorder:
         done = files.parse_metrics(self._lines, self.directory / files.METRICS_LOG)
         for metrics in done[self.trainer.epochs_before :]:
             self._score(metrics)
-        self._heed_patience()
+        self._stop_without_progress()
         if not self.fabric.is_global_zero:
             return
         self._check_folder()
         with atomic_write(self.directory / files.METRICS_LOG) as temporary:
             temporary.write_text("".join(self._lines), encoding="utf-8")
         if self.config.train.keep == "best":
-            self._mend_best()
+            self._restore_best()
 
     def write_facts(self, state: str) -> None:
-        """Write what the data is and how far the run has come."""
+        """Write run.json: facts about the data, and the state of the run."""
         if not self.fabric.is_global_zero:
             return
         self._check_folder()
@@ -313,7 +314,7 @@ class Recorder:
         epochs = files.read_metrics(self.directory)
         skipped = [epoch.get("skipped_images") for epoch in epochs]
         if any(count is not None for count in skipped):
-            # A loader counts from where it was started.
+            # A loader counts from the epoch it was started in.
             facts["skipped_images"] = max(count or 0 for count in skipped)
         write_json(self.directory / files.FACTS, facts)
 
@@ -334,7 +335,7 @@ class Recorder:
                     path.parent.mkdir(exist_ok=True)
                     predictions.save(path, overwrite=True)
         self.write_facts("finished" if finished else "interrupted")
-        self.fabric.barrier()  # none reads the run before it is whole
+        self.fabric.barrier()  # no process reads the run before it is complete
 
     def _predictions(self, split: Split) -> Predictions:
         counts = self.data.class_counts

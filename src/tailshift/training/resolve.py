@@ -1,4 +1,4 @@
-"""What a run trains: the configuration with nothing left open, and the data."""
+"""Resolve a run: complete its configuration, load its data, build its network."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Resolved:
-    """A run as it will be trained, with nothing left open."""
+    """A run ready to be trained: every choice is made and checked."""
 
     directory: Path
     config: RunConfig
     data: LongTailedData
     fabric: "Fabric"
     model: Classifier
-    """As training starts from it, unless a checkpoint or a run fills it."""
+    """The initial network, unless a checkpoint or another run provides weights."""
 
 
 def resolve(
@@ -44,15 +44,15 @@ def resolve(
     resume: bool = False,
     is_verbose: bool = False,
 ) -> Resolved:
-    """Return what a run trains; refuse what it could not train.
+    """Resolve what a run trains; reject what it could not train.
 
     Args:
-        config: What was asked for.
-        directory: The run directory.
-        data: Splits to take in place of those that ``config`` names.
-        data_root: Folder that holds the data, if it is read from disk.
-        resume: Whether a run in the directory is resumed.
-        is_verbose: Whether to show how far the features of images are.
+        config: Configuration as given.
+        directory: Run directory.
+        data: Splits to use instead of those that ``config`` names.
+        data_root: Folder of the data, if it is read from disk.
+        resume: Whether to resume a run in the directory.
+        is_verbose: Whether to show the progress of feature extraction.
     """
     asked = _with_precision(config, directory, resume=resume)
     asked = _with_network(asked, directory, resume=resume)
@@ -75,16 +75,16 @@ def resolve(
 def _load_together(
     config: RunConfig, data_root: str | Path | None, fabric: "Fabric"
 ) -> LongTailedData:
-    """Return the data that a configuration names, in all processes."""
+    """Load the data in all processes, in the first one first."""
     root = Path(data_root) if data_root is not None else None
-    with fabric.rank_zero_first():  # it may have to be fetched
+    with fabric.rank_zero_first():  # it may download the data
         return config.data.load(root=root, seed=config.seed)
 
 
 def _prepared(
     config: RunConfig, data: LongTailedData, fabric: "Fabric", *, is_verbose: bool
 ) -> LongTailedData:
-    """Return the data as the network and the method need it."""
+    """Normalise the data, extract features and hold out images, as needed."""
     data = as_weights_expect(config, data)
     if config.model.frozen and not isinstance(data.train, FeatureSplit):
         with fabric.rank_zero_first():
@@ -93,7 +93,7 @@ def _prepared(
 
 
 def _with_precision(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:
-    """Return it with the resumed run's or this machine's precision, if ``auto``."""
+    """Replace precision ``auto`` by the resumed run's or this machine's precision."""
     if resume and (directory / CONFIG).is_file():
         config = config.in_precision(read_config(directory).train.precision)
     machine = distributed.machine_precision(config.train.accelerator)
@@ -101,9 +101,9 @@ def _with_precision(config: RunConfig, directory: Path, *, resume: bool) -> RunC
 
 
 def _with_network(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:
-    """Return it with the network of the run that it starts from, as far as it is open.
+    """Take settings of the network that are not given from the run to start from.
 
-    A resumed run has recorded it.
+    A resumed run has recorded them.
     """
     is_begun = resume and (directory / CONFIG).is_file()
     source = directory if is_begun else Path(config.train.start_from).expanduser()
@@ -117,16 +117,15 @@ def _with_network(config: RunConfig, directory: Path, *, resume: bool) -> RunCon
 
 
 def as_weights_expect(config: RunConfig, data: LongTailedData) -> LongTailedData:
-    """Return the data with pixels normalised as the published weights expect.
+    """Return the data normalised as the pretrained weights expect.
 
-    Images that are read from files get the size that the network sees at once.
-
-    It is as it was for a network that starts from random weights, that is not timm's,
-    or that reads grey images; features are of images normalised so already.
+    Images read from files are also resized to the network's input resolution. The data
+    are unchanged if the network is not pretrained, is not from timm or reads grey
+    images. Features already come from images normalised in this way.
 
     Args:
-        config: Names the network and its weights.
-        data: Normalised by its own statistics.
+        config: Configuration with the network and its weights.
+        data: Data normalised by their own statistics.
     """
     model = config.model
     has_weights = model.pretrained or model.weights or config.is_thawed
@@ -142,13 +141,13 @@ def as_weights_expect(config: RunConfig, data: LongTailedData) -> LongTailedData
 def banked(
     data: LongTailedData, model: ModelConfig, *, is_verbose: bool
 ) -> LongTailedData:
-    """Return the features of the data's images, computed now or found in the cache."""
+    """Return the features of the images, from the feature cache or newly extracted."""
     with extraction_progress(is_verbose=is_verbose) as progress:
         return extraction.cached_bank(data, model, progress).data()
 
 
 def check_splits(data: LongTailedData) -> None:
-    """Refuse data that nothing can be learnt from or shown on."""
+    """Reject data with an empty split or a class without training images."""
     for name, split in (("train", data.train), ("test", data.test)):
         if not len(split):
             raise ValueError(
@@ -160,12 +159,12 @@ def check_splits(data: LongTailedData) -> None:
         more = f" and {len(empty) - 5} more" if len(empty) > 5 else ""
         raise ValueError(
             f"every class of {data.name} must have a training image, but {names}{more} "
-            "has none: no method can tell what it looks like. Leave the class out."
+            "has none: no method can learn it. Leave the class out."
         )
 
 
 def check_validation(config: RunConfig, data: LongTailedData) -> None:
-    """Refuse to choose among epochs without images to choose by."""
+    """Reject settings that need validation images if there are none."""
     if data.val is not None and len(data.val):
         return
     for setting, default in (("keep", "last"), ("patience", None)):
@@ -173,14 +172,14 @@ def check_validation(config: RunConfig, data: LongTailedData) -> None:
         if value != default:
             raise ValueError(
                 f"`train.{setting}` needs validation images, but is {value!r} and "
-                f"{data.name} has none. Leave it out, or hold some out: "
-                "training.with_validation does, and data.val_fraction for image "
-                "folders and lists."
+                f"{data.name} has none. Drop it, or hold images out with "
+                "training.with_validation (data.val_fraction for image folders and "
+                "lists)."
             )
 
 
 def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
-    """Return the data with validation images that no stage trains on, if it may be."""
+    """Hold out validation images, unless there are some or another run saw them all."""
     if (data.val is not None and len(data.val)) or config.train.start_from:
         return data
     no_val = dataclasses.replace(data, val=None)
@@ -188,23 +187,23 @@ def _held_out(config: RunConfig, data: LongTailedData) -> LongTailedData:
 
 
 HELD_OUT = 0.1
-"""Share of each class that is held out if there is no validation split."""
+"""Fraction of each class that is held out if there is no validation split."""
 
 
 def with_validation(
     data: LongTailedData, fraction: float = HELD_OUT, *, seed: int = 0
 ) -> LongTailedData:
-    """Return the data with a share of its training images as the validation split.
+    """Hold out a fraction of the training images as the validation split.
 
-    Each class gives the share, rounded, but at least one image and never its last:
-    both splits have all classes, but for those with a single image, which stays in
-    training. The choice depends on the images, not on their order. The test split is
-    left as it is.
+    Each class gives the fraction, rounded, but at least one image and never its last
+    one. Both splits therefore have all classes, except those with a single image, which
+    stays in training. The choice depends on the images, not on their order. The test
+    split does not change.
 
     Args:
         data: Data without a validation split.
-        fraction: Share of each class, in (0, 1).
-        seed: Another seed holds out other images.
+        fraction: Fraction of each class, in (0, 1).
+        seed: Seed of the choice of images.
 
     Example:
         >>> from tailshift.data import DigitsLT
@@ -234,12 +233,12 @@ def with_validation(
 def new_model(
     config: RunConfig, data: LongTailedData, *, is_filled: bool = False
 ) -> Classifier:
-    """Return the classifier that training starts from.
+    """Return the initial classifier.
 
     Args:
-        config: Names the network and its weights.
-        data: Gives classes and image size.
-        is_filled: Whether a checkpoint will fill it, so that no weights are fetched.
+        config: Configuration with the network and its weights.
+        data: Data with the classes and the image size.
+        is_filled: Whether a checkpoint provides the weights, so none are downloaded.
     """
     model = build_network(
         config,
@@ -253,17 +252,17 @@ def new_model(
 
 
 def _plain(backbone: Backbone) -> Backbone:
-    """Return what gives the features of a bank: the backbone without its adapter."""
+    """Return the backbone without its adapter, which gives the cached features."""
     return backbone.backbone if isinstance(backbone, AdaptedBackbone) else backbone
 
 
 def _has_checkpoint(directory: Path) -> bool:
-    """Say whether a folder has a run that can be resumed from a checkpoint."""
+    """Return whether a folder has a run that can be resumed from a checkpoint."""
     return all((directory / name).is_file() for name in (CONFIG, CHECKPOINT))
 
 
 def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
-    """Refuse what a stage could not train on, before hours go into another."""
+    """Build each stage's batches and loss once, so that errors come early."""
     for stage in config.method.stages():
         build_loader(config, data, stage, fabric)
         build_loss(config, data.class_counts, stage)

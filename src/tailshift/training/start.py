@@ -1,4 +1,4 @@
-"""The weights that a run starts from, where it starts from another run."""
+"""Start a run from the weights of another run."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from tailshift.runs.run import Run, load_run
 
 
 def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> None:
-    """Fill the model with the weights that ``train.start_from`` names.
+    """Load the weights that ``train.start_from`` names into the model.
 
     Args:
-        model: The network of the method's first stage.
-        config: Configuration of the run that begins.
-        data: Data of that run.
+        model: Network of the method's first stage.
+        config: Configuration of the new run.
+        data: Data of the new run.
     """
     source = Path(config.train.start_from).expanduser()
     if config.is_thawed:
@@ -36,13 +36,13 @@ def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> No
 def start_from_features(
     model: Classifier, source: Path, config: RunConfig, data: LongTailedData
 ) -> None:
-    """Fill the model with the backbone and the fitted head of a run on features.
+    """Load the backbone and the fitted head of a run on features into the model.
 
     Args:
-        model: Network of a method of one stage.
-        source: Directory of the run.
-        config: Configuration of the run that begins.
-        data: Data of that run.
+        model: Network of a method with one stage.
+        source: Directory of the run on features.
+        config: Configuration of the new run.
+        data: Data of the new run.
     """
     where = f"`train.start_from` (--from) {source}"
     run = load_run(source) if source.is_dir() else None
@@ -81,7 +81,7 @@ def start_from_features(
 
 
 def _check_run(run: Run, config: RunConfig, data: LongTailedData) -> None:
-    """Refuse a run that is not the first stage of the method on this data."""
+    """Reject a run that is not the first stage of the method on this data."""
     where = f"`train.start_from` (--from) {run.directory}"
     if not run.is_finished:
         raise ValueError(f"{where} must be a finished run, but is {run.facts.state}.")

@@ -1,4 +1,4 @@
-"""A step on a batch that is mixed, read in pieces or shared by several processes."""
+"""Training steps with mixup, gradient accumulation or several processes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mixed:
-    """The images that a step trains on, and what their labels are."""
+    """Images of a training step, with their labels."""
 
     images: Tensor
     labels: Tensor
     other_labels: Tensor | None = None
-    """Labels of the images blended in; None if none are."""
+    """Labels of the images blended in; None without mixup."""
     share: float = 1.0
-    """Share that each image keeps of itself."""
+    """Weight of the original image in the blend."""
     all_labels: Tensor | None = None
     """Labels of all processes, if they are known."""
 
     def loss(self, loss: LossFunction, output: Tensor) -> Tensor:
-        """Return the loss of what the model gave for the images."""
+        """Return the loss of the model's output for the images."""
         if self.other_labels is None:
             return loss(output, self.labels)
         return mixup_loss(loss, output, self.labels, self.other_labels, self.share)
@@ -44,15 +44,14 @@ class Mixed:
 def mix(images: Tensor, labels: Tensor, alpha: float, *, num_parts: int = 1) -> Mixed:
     r"""Return the batch blended by a share drawn from Beta(α, α) [zhang2018].
 
-    The draws are those of PyTorch's own generator, whose state checkpoints keep. With
-    :math:`\alpha = 0` nothing is drawn and the batch stays as it is.
+    The draws come from PyTorch's default generator, whose state is part of a
+    checkpoint. With :math:`\alpha = 0` nothing is drawn and the batch is unchanged.
 
     Args:
         images: Shape (N, ...).
         labels: Shape (N,).
-        alpha: :math:`\alpha`, not negative; towards infinity the halves are equal.
-        num_parts: Number of samplers that the batch is stacked from; images are
-            blended with those of their own part.
+        alpha: :math:`\alpha \ge 0`; the larger, the closer the weights are to 1/2.
+        num_parts: Number of stacked batches; images are blended within their own.
 
     Example:
         >>> mixed = mix(torch.eye(4), torch.arange(4), 1.0, num_parts=2)
@@ -71,25 +70,25 @@ def mix(images: Tensor, labels: Tensor, alpha: float, *, num_parts: int = 1) -> 
 
 
 class MicroBatch(NamedTuple):
-    """A piece of a batch, and how much its loss counts."""
+    """A micro-batch and the weight of its loss."""
 
     samples: Mixed
     weight: float
-    """Its samples on all processes, as a share of the batch."""
+    """Fraction of the batch's samples that it has, over all processes."""
 
 
 def micro_batches(
     mixed: Mixed, count: int, processes: Processes, *, num_parts: int = 1
 ) -> list[MicroBatch]:
-    """Return a batch in pieces whose sizes differ by at most one sample a process.
+    """Split a batch into micro-batches whose sizes differ by at most one sample.
 
-    Every process gets as many pieces as the others; one of its own may be empty.
+    Every process gets the same number of micro-batches; some of them may be empty.
 
     Args:
         mixed: This process's part of the batch.
-        count: Number of pieces, fewer if there are not as many samples.
-        processes: The processes that train together.
-        num_parts: Number of samplers that the batch is stacked from, and each piece.
+        count: Maximum number of micro-batches; there are fewer if samples are few.
+        processes: Processes that train together.
+        num_parts: Number of stacked batches, in the batch and in each micro-batch.
 
     Example:
         >>> mixed = Mixed(torch.zeros(5, 1), torch.arange(5))
@@ -125,7 +124,7 @@ def _rows(mixed: Mixed, rows: Tensor) -> Mixed:
 
 
 def joined(pieces: Sequence[Mixed]) -> Mixed:
-    """Return the labels of all pieces, one after the other, without their images."""
+    """Return the concatenated labels of all micro-batches, without their images."""
     first = pieces[0]
     others = [p.other_labels for p in pieces if p.other_labels is not None]
     return replace(
@@ -137,14 +136,14 @@ def joined(pieces: Sequence[Mixed]) -> Mixed:
 
 
 def outputs_without_gradient(model: nn.Module, pieces: Sequence[Mixed]) -> Tensor:
-    """Return the logits of all pieces, (n, C), and leave the model as it was.
+    """Return the logits of all micro-batches, (n, C); leave the model unchanged.
 
-    Buffers, such as batch statistics, are put back, and so are random generators: the
-    same pieces, read again, give the same logits.
+    Buffers, such as batch statistics, and random generators are restored: a second
+    forward pass gives the same logits.
 
     Args:
-        model: In training mode.
-        pieces: Pieces of a batch.
+        model: Model in training mode.
+        pieces: Micro-batches of a batch.
     """
     before = [buffer.clone() for buffer in model.buffers()]
     device = pieces[0].images.device
@@ -159,12 +158,12 @@ def outputs_without_gradient(model: nn.Module, pieces: Sequence[Mixed]) -> Tenso
 def output_gradients(
     loss_of: Callable[[Tensor], Tensor], logits: Tensor, pieces: Sequence[Mixed]
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the loss of the whole batch, and its gradient for each piece's logits.
+    """Return the loss of the whole batch, and its gradient per micro-batch.
 
     Args:
-        loss_of: From logits (n, C) to a scalar.
-        logits: Logits of all pieces, shape (n, C).
-        pieces: How many rows each has.
+        loss_of: Maps logits (n, C) to a scalar.
+        logits: Logits of all micro-batches, shape (n, C).
+        pieces: Micro-batches, which give the number of rows of each gradient.
     """
     logits = logits.requires_grad_()
     loss = loss_of(logits)
@@ -176,50 +175,50 @@ def output_gradients(
 def _logits(output: Any) -> Tensor:
     if not isinstance(output, Tensor):
         raise ValueError(
-            "`train.exact_accumulation` needs a network that gives logits alone in "
-            f"training, but this one gives {type(output).__name__}. Drop it, or "
+            "`train.exact_accumulation` needs a network that returns only logits in "
+            f"training, but this one returns {type(output).__name__}. Drop it, or "
             "use smaller batches."
         )
     return output
 
 
 def logits_of(output: Any) -> Tensor:
-    """Return the logits of what a network gives in training: itself, or in a tuple."""
+    """Return the logits of a network's training output: a tensor, or in a tuple."""
     logits: Tensor = output if isinstance(output, Tensor) else output.logits
     return logits
 
 
 @dataclass
 class StepSums:
-    """What a step saw, over all processes."""
+    """Loss and counts of a step, over all processes."""
 
     loss: float = 0.0
     """Mean over the batch."""
     correct: int = 0
     images: int = 0
     images_read: int = 0
-    """More than `images` if batches are stacked."""
+    """Larger than `images` if batches are stacked."""
     is_stopped: bool = False
-    """Whether any process is asked to stop."""
+    """Whether any process has a stop request."""
     is_preemption: bool = False
 
     @classmethod
     def of(cls, loss: Tensor, output: Any, labels: Tensor) -> "StepSums":
-        """Return what this process saw; it waits for the device.
+        """Return the sums of this process; waits for the device.
 
         Args:
-            loss: A scalar.
+            loss: Loss, a scalar.
             output: Output of the network, with logits (N, C).
-            labels: Class indices (N,), or (kN,) of k stacked batches: their images are
-                mixed, and an answer is right if it is the label of any of them.
+            labels: Class indices (N,), or (kN,) of k stacked batches. Their images are
+                mixed, so a prediction is correct if it is the label of any of them.
         """
-        answers = logits_of(output).argmax(-1)  # (N,)
-        num = len(answers)
-        is_right = answers == labels.view(len(labels) // max(num, 1), num)  # (k, N)
+        predicted = logits_of(output).argmax(-1)  # (N,)
+        num = len(predicted)
+        is_right = predicted == labels.view(len(labels) // max(num, 1), num)  # (k, N)
         return cls(loss.item(), int(is_right.any(0).sum()), num, len(labels))
 
     def __add__(self, other: "StepSums") -> "StepSums":
-        """Return the sums of two pieces of a batch."""
+        """Return the sums of two micro-batches."""
         return StepSums(
             self.loss + other.loss,
             self.correct + other.correct,
@@ -232,27 +231,27 @@ class StepSums:
 
 @dataclass(frozen=True)
 class DividedStep:
-    """A step on a batch that several processes share, or read in pieces, or mixed.
+    """Forward and backward pass with several processes, accumulation or mixup.
 
-    It runs forward and backward; the training loop itself does so for a batch
-    that one process reads whole; for such a batch both do the same.
+    The training loop itself does both for a plain batch in one process; for such a
+    batch the results are identical.
     """
 
     fabric: "Fabric"
     model: Any
-    """As Fabric has set it up."""
+    """Model as set up by Fabric."""
     loss: nn.Module
     processes: Processes
     accumulate: int = 1
-    """Pieces that a process reads its part of a batch in."""
+    """Gradient accumulation steps."""
     is_exact: bool = False
-    """Whether the loss is of the whole batch, at the price of a second forward."""
+    """Whether the loss is that of the whole batch; costs a second forward pass."""
     num_parts: int = 1
-    """Batches that are stacked."""
+    """Number of stacked batches."""
     mixup: float = 0.0
-    """α of mixup; 0 blends nothing."""
+    """α of mixup; 0 disables mixup."""
     seed: int = 0
-    """Seed of what several processes draw, alike or each its own."""
+    """Seed of the processes' random draws, common or individual."""
 
     def __post_init__(self) -> None:
         for head in self.heads:
@@ -260,7 +259,7 @@ class DividedStep:
 
     @cached_property
     def heads(self) -> list[Head]:
-        """The heads that are told when a batch ends, as no forward sees all of it."""
+        """Heads to notify at the end of a batch, as no forward pass sees all of it."""
         if self.processes.world_size == 1 and self.accumulate == 1:
             return []
         return [m for m in self.model.modules() if isinstance(m, Head)]
@@ -272,13 +271,13 @@ class DividedStep:
         stop: StopRequest,
         check: Callable[[float], None],
     ) -> StepSums:
-        """Add a batch's gradients to the parameters; return what it saw.
+        """Add a batch's gradients to the parameters; return its loss and counts.
 
         Args:
-            batch: This process's part of it.
-            number: Steps done; it decides what is drawn.
-            stop: Asked for on any process, it holds for all.
-            check: Called with each loss before it goes backward.
+            batch: This process's part of the batch.
+            number: Number of finished steps; it seeds the draws.
+            stop: Stop request; one on any process applies to all.
+            check: Called with each loss before the backward pass.
         """
         mixed = self.mix(batch, number)
         is_shared, rank = self.processes.world_size > 1, self.fabric.global_rank
@@ -358,7 +357,7 @@ class DividedStep:
     def _seen(
         self, loss: Tensor, output: Any, labels: Tensor, stop: StopRequest
     ) -> StepSums:
-        """Return the sums over processes; the average of their losses is the loss."""
+        """Return the sums over processes; the loss is the average of their losses."""
         mine = StepSums.of(loss, output, labels)
         mine.is_stopped, mine.is_preemption = stop.is_set, stop.is_preemption
         if self.processes.world_size == 1:

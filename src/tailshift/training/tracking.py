@@ -1,4 +1,4 @@
-"""Trackers: where a run's metrics go besides its own file."""
+"""Experiment trackers: TensorBoard, MLflow and Weights & Biases."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -13,15 +13,15 @@ from tailshift.runs.directory import flat_settings
 from tailshift.runs.files import TENSORBOARD, TRACKING
 
 Log: TypeAlias = Callable[[Mapping[str, float], int], None]
-"""Takes the metrics of an epoch and its number."""
+"""Logs the metrics of an epoch and its number."""
 
 Tracker: TypeAlias = Callable[[Path, RunConfig, int], AbstractContextManager[Log]]
-"""Opens a record of a run, by its directory, configuration and the epochs done."""
+"""Opens a tracker for a run: directory, configuration, number of finished epochs."""
 
 
 @contextmanager
 def tensorboard(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
-    """Write TensorBoard's event files beside the metrics file."""
+    """Write TensorBoard event files next to the metrics file."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -41,11 +41,11 @@ def tensorboard(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
 
 @contextmanager
 def mlflow(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
-    """Log to MLflow: into the run that is active in this process, or one of its own.
+    """Log to MLflow: to this process's active MLflow run, or to a new one.
 
-    The store and the experiment are what MLflow's settings say
+    MLflow's own settings choose the store and the experiment
     (``MLFLOW_TRACKING_URI``, ``MLFLOW_EXPERIMENT_NAME``). A resumed run continues its
-    record.
+    MLflow run.
     """
     package = _needed("mlflow", "MLflow")
     client, active = package.MlflowClient(), package.active_run()
@@ -68,7 +68,7 @@ def mlflow(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
     if active is not None:
         yield log
         return
-    with own:  # ends it, as failed if an error ends the block
+    with own:  # marks it as failed if the block raises an error
         yield log
 
 
@@ -76,7 +76,7 @@ def mlflow(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
 def wandb(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
     """Log to Weights & Biases.
 
-    The project and the mode are what its settings say (``WANDB_PROJECT``,
+    Its own settings choose the project and the mode (``WANDB_PROJECT``,
     ``WANDB_MODE=offline``). A resumed run continues its record.
     """
     package = _needed("wandb", "Weights & Biases")
@@ -98,12 +98,12 @@ TRACKERS: dict[str, Tracker] = {
     "mlflow": mlflow,
     "wandb": wandb,
 }
-"""By the name in ``train.track``."""
+"""Trackers by their name in ``train.track``."""
 
 
 def _known_ids(directory: Path) -> dict[str, str]:
-    """Return what each tracker calls the run that is resumed; of a new one, nothing."""
-    path = directory / TRACKING  # a new run begins without it
+    """Return each tracker's id of a resumed run; empty for a new run."""
+    path = directory / TRACKING  # a new run starts without it
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 

@@ -1,4 +1,4 @@
-"""From a configuration to a finished run directory."""
+"""Train a configuration: from settings to a finished run directory."""
 
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
@@ -16,7 +16,7 @@ from tailshift.training import distributed
 from tailshift.training import resolve as _resolve
 from tailshift.training.build import build_trainer
 from tailshift.training.inference import SplitFeatures
-from tailshift.training.loop import detecting_anomalies
+from tailshift.training.loop import detect_anomalies
 from tailshift.training.progress import training_progress
 from tailshift.training.recorder import Recorder
 from tailshift.training.resolve import Resolved, resolve
@@ -36,20 +36,20 @@ def train(
 ) -> Run:
     """Train, evaluate and return the run.
 
-    Ctrl-C (once) ends the step under way, then saves a run that can be used and
-    resumed; in the very last step it saves a finished run, then raises
-    KeyboardInterrupt, so that a loop over seeds ends. SIGTERM saves without an
-    evaluation, and ends the process with exit code 75.
+    Ctrl-C (once) finishes the current step, then saves a run that can be used and
+    resumed. In the last step it saves a finished run and raises KeyboardInterrupt, so
+    a loop over seeds ends. SIGTERM saves without an evaluation and ends the process
+    with exit code 75.
 
     Args:
-        config: What to train; `tailshift.load_recipe` makes one.
-        output: The run directory, by default ``runs/RECIPE/METHOD-seedN``.
-        data_root: The folder that holds the data, if it is read from disk.
+        config: Run configuration, for example from `tailshift.load_recipe`.
+        output: Run directory, by default ``runs/RECIPE/METHOD-seedN``.
+        data_root: Folder of the data, if it is read from disk.
         resume: Resume from the last checkpoint in ``output``.
-        force: Replace a run that is in ``output``.
-        data: Take these splits instead of loading those that ``config`` names.
-        verbose: Print on standard error what is trained, on what, the expected time
-            and, where that is no terminal, a line an epoch.
+        force: Replace an existing run in ``output``.
+        data: Splits to use instead of those that ``config`` names.
+        verbose: Print the data, the network and the expected time on standard error.
+            If that is not a terminal, also print one line per epoch.
     """
     directory = Path(output) if output is not None else default_directory(config)
     check_directory(directory, config, resume=resume, force=force)
@@ -67,7 +67,7 @@ def train(
 
 
 def _run(resolved: Resolved, *, resume: bool, force: bool, is_verbose: bool) -> None:
-    """Train what has been resolved, while this process holds its directory."""
+    """Train a resolved run while this process holds its directory."""
     directory, config, fabric = resolved.directory, resolved.config, resolved.fabric
     recorder = Recorder(
         directory,
@@ -84,11 +84,11 @@ def _run(resolved: Resolved, *, resume: bool, force: bool, is_verbose: bool) -> 
 
 
 def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
-    """Train from where the run directory stands, evaluate, and save it all.
+    """Train from the state of the run directory, evaluate and save the results.
 
     Args:
-        recorder: Has the model and the data; this process holds its directory.
-        is_resumed: Whether to resume a run, or to begin one.
+        recorder: Recorder of the run, whose directory this process holds.
+        is_resumed: Whether to resume a run instead of starting one.
     """
     fabric, first = recorder.fabric, first_stage(recorder, is_resumed=is_resumed)
     fabric.barrier()
@@ -101,23 +101,23 @@ def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
     recorder.save_checkpoint()
     if fabric.broadcast(stop.is_preemption):
         recorder.write_facts("interrupted")
-        fabric.barrier()  # whoever ends first may take the others with it
+        fabric.barrier()  # a process that ends early may end the others
         raise Preempted(recorder.directory)
     recorder.save_results(finished)
-    if fabric.broadcast(stop.is_set) and finished:  # it must not start another run
+    if fabric.broadcast(stop.is_set) and finished:  # no other run must start
         raise KeyboardInterrupt(f"interrupted; {recorder.directory} is finished")
 
 
 def train_stages(
     recorder: Recorder, stop: StopRequest, first: int, *, is_resumed: bool
 ) -> bool:
-    """Train one stage after the other; return False if a stop was asked for before.
+    """Train the stages in order; return False if stopped before the end.
 
     Args:
-        recorder: Has the model and the data, and records all that happens.
-        stop: Ends training after the step under way.
-        first: The stage to begin with.
-        is_resumed: Whether to begin where the checkpoint is.
+        recorder: Recorder of the run, with its model and data.
+        stop: Ends training after the current step.
+        first: Number of the stage to start with.
+        is_resumed: Whether to start from the checkpoint.
     """
     config, data, model = recorder.config, recorder.data, recorder.model
     features = SplitFeatures(recorder.fabric, model, data, config)
@@ -151,21 +151,21 @@ def train_stages(
                 log=progress.step,
             ):
                 return False
-        recorder.take_average()  # the next stage begins with it
+        recorder.take_average()  # the next stage starts from it
     return True
 
 
 def anomalies(recorder: Recorder) -> AbstractContextManager[None]:
-    """Return what looks for NaN in the stage under way, if it is asked for."""
+    """Return the search for NaN in the current stage, if it is enabled."""
     if not recorder.config.train.detect_anomaly:
         return nullcontext()
-    return detecting_anomalies(recorder.model, lambda: recorder.trainer.place)
+    return detect_anomalies(recorder.model, lambda: recorder.trainer.place)
 
 
 def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
-    """Return the stage to begin with: the checkpoint's, or the first not given.
+    """Return the stage to start with: the checkpoint's, or the first missing one.
 
-    One that is given (``train.start_from``) is filled into the model.
+    The model gets the weights of the stage that ``train.start_from`` provides.
     """
     config = recorder.config
     if is_resumed and recorder.checkpoint.is_file():
@@ -177,7 +177,7 @@ def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
 
 
 def __getattr__(name: str) -> Any:
-    """Return what has moved from here, with a warning."""
+    """Return a moved name, with a warning."""
     if name not in ("banked", "with_validation"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "training" if name == "with_validation" else "training.resolve"
