@@ -68,7 +68,7 @@ def test_recipe__trains_and_is_evaluated(
     result = tailshift(*_train(name, root))
     assert (result.code, result.complaints) == (0, [])
     assert result.out.startswith("LADE: ")
-    last = f" compensated on the uniform test set ({2 * len(COUNTS)} images)\nrun\n"
+    last = f" re-targeted to the uniform test set ({2 * len(COUNTS)} images)\nrun\n"
     assert result.out.endswith(last)
     run = ts.load_run("run")
     assert run.is_finished

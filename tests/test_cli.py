@@ -401,7 +401,7 @@ def test_interrupt__leaves_a_usable_run(tmp_path: Path, tailshift: Command) -> N
     assert run.facts.state == "interrupted"
     assert 1 <= done == len(run.metrics) < 12
     assert out == (
-        f"interrupted after {done} whole epochs; resume with "
+        f"interrupted after {done} epochs; resume with "
         "tailshift train --resume --output 'my run'\n"
     )
 

@@ -115,7 +115,7 @@ def test_features__of_numpy_files(tailshift: Command) -> None:
     trained = tailshift("train", "--features", "bank", "--output", "run")
     assert trained.code == 0
     assert "on the uniform test set (6 samples)" in trained.out.splitlines()[0]
-    assert "6 test samples, answered for " in trained.out
+    assert "6 test samples, re-targeted to " in trained.out
     np.save("x.npy", x)
     np.save("y.npy", y)
     again = tailshift("features", "npy:x.npy", "--labels", "y.npy", "-o", "other")

@@ -171,14 +171,14 @@ def _check_groups(run: ts.Run, source: str, uniform: str) -> None:
     """Count hits by hand: all of these classes have few images."""
     test, C = run.predictions("test"), len(run.class_names)  # noqa: N806
     for line, mix, prior in (
-        (source, "the mix of these data", run.source_prior),
-        (uniform, "all classes alike", torch.full((C,), 1 / C)),
+        (source, "the training class distribution", run.source_prior),
+        (uniform, "equally frequent classes", torch.full((C,), 1 / C)),
     ):
         f = test.logits - run.logit_prior.log() + prior.log()
         share = 100 * (f.argmax(dim=1) == test.labels).double().mean()
         n = len(test.labels)
         shown = f"{share:.1f} % (few {share:.1f}, n = {n})"
-        assert line == f"{n} test images, answered for {mix}: {shown}"
+        assert line == f"{n} test images, re-targeted to {mix}: {shown}"
 
 
 def test_train__finetune_trains_all(

@@ -92,7 +92,7 @@ def test_example__is_a_method_like_any_other(
         result = tailshift(*command, "--output", "run")
     resume = f"tailshift train --resume --output run --plugin {EXAMPLE}"
     assert result.code == 130
-    assert result.out == f"interrupted after 1 whole epochs; resume with {resume}\n"
+    assert result.out == f"interrupted after 1 epochs; resume with {resume}\n"
     assert tailshift(*shlex.split(resume)[1:]).code == 0
     weights, expected = (
         load_file(f"{r}/weights.safetensors") for r in ("run", "whole")

@@ -1,6 +1,5 @@
 """Commands that train: demo, features, train."""
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,10 +18,10 @@ from tailshift.cli.app import (
     console,
     report_interrupts,
 )
+from tailshift.cli.training_report import report_training
 
 if TYPE_CHECKING:
     from tailshift.config import RunConfig
-    from tailshift.runs.run import Run
 
 ALL_HELPED = "Compensation helps each of them on backward 50."
 OWN_IMAGES = "own_images"
@@ -210,7 +209,6 @@ def train_command(
     from tailshift.recipes import data_settings
     from tailshift.runs.directory import check_directory
     from tailshift.training import train
-    from tailshift.training.jobs import num_at_once
 
     is_open = data is not None and recipe is None and features is None
     if finetune and not is_open:
@@ -231,39 +229,41 @@ def train_command(
     for config, folder in planned:  # all of them, before hours go into the first
         check_directory(folder, config, resume=resume, force=force)
     options: dict[str, Any] = {"data_root": data_root, "resume": resume, "force": force}
-    if (at_once := num_at_once(jobs, len(planned))) > 1:
-        _train_at_once(planned, at_once, **options)
+    if jobs != 1 and _train_at_once(planned, jobs, **options):
         return
     for config, folder in planned:
         with report_interrupts():
             run = train(config, output=folder, verbose=True, **options)
-        _report_training(run)
+        report_training(run)
 
 
 RESUMED = "interrupted: the same command with --resume resumes where this one stopped."
 
 
 def _train_at_once(
-    planned: "list[tuple[RunConfig, Path]]", at_once: int, **options: Any
-) -> None:
-    """Train runs in processes of their own; report those that are finished."""
+    planned: "list[tuple[RunConfig, Path]]", num_jobs: int, **options: Any
+) -> bool:
+    """Train runs in child processes and report them; return False if it is only one."""
     from tailshift.runs.run import load_run
-    from tailshift.training.jobs import Job, run_jobs
+    from tailshift.training.jobs import Job, num_at_once, run_jobs
 
+    if (at_once := num_at_once(num_jobs, len(planned))) == 1:
+        return False
     jobs = [Job(config, folder) for config, folder in planned]
     with report_interrupts():
         failures = run_jobs(jobs, at_once, advice=RESUMED, **options)
     failed = [failure.job.directory for failure in failures]
     for job in jobs:
         if job.directory not in failed:
-            _report_training(load_run(job.directory))
+            report_training(load_run(job.directory))
     if failures:
         raise ChildProcessError("\n".join(map(str, failures)))
+    return True
 
 
 @app.command("job", hidden=True)
 def job_command(spec: Annotated[str, typer.Argument(help="The run, as JSON.")]) -> None:
-    """Train one of several runs, for the command that has started this one."""
+    """Train one of several runs, in a child process of `train --jobs`."""
     from tailshift.training.jobs import run_job
 
     with report_interrupts():
@@ -272,13 +272,13 @@ def job_command(spec: Annotated[str, typer.Argument(help="The run, as JSON.")]) 
 
 
 def _detecting(config: "RunConfig") -> "RunConfig":
-    """Return a configuration under which the first NaN is named."""
+    """Return the configuration with the search for NaN enabled."""
     settings = config.train.model_copy(update={"detect_anomaly": True})
     return config.model_copy(update={"train": settings})
 
 
 def _feature_settings(features: str | None, data: str | None) -> list[str]:
-    """Return the settings that --features stands for."""
+    """Return the settings of --features."""
     from tailshift.recipes import feature_settings
 
     if features is None:
@@ -294,7 +294,7 @@ def _feature_settings(features: str | None, data: str | None) -> list[str]:
 def _network_settings(
     method: str | None, settings: Sequence[str], finetune: bool
 ) -> list[str]:
-    """Return the settings of a network for one's own images, after saying which."""
+    """Return the settings of the network for a custom dataset, and print it."""
     from tailshift.recipes import load_recipe
     from tailshift.training.own_network import own_network
 
@@ -308,7 +308,7 @@ def _network_settings(
 
 
 def _start_settings(start: str | None) -> list[str]:
-    """Return the settings that --from stands for."""
+    """Return the setting of --from."""
     from tailshift.data.features import as_toml
 
     return [] if start is None else [f"train.start_from={as_toml(start)}"]
@@ -322,7 +322,7 @@ def _planned_runs(
     output: Path | None,
     resume: bool,
 ) -> "list[tuple[RunConfig, Path]]":
-    """Return the configuration and folder of each run that was asked for."""
+    """Return the configuration and folder of each requested run."""
     from tailshift import recipes
     from tailshift.runs.directory import default_directory
 
@@ -371,64 +371,3 @@ def parse_seeds(seeds: str) -> list[int]:
     if len(set(numbers)) < len(numbers):
         raise ValueError(f"`--seeds` must differ, but is {seeds!r}.")
     return numbers
-
-
-def _report_training(run: "Run") -> None:
-    from tailshift.data.features import BankedFeatures
-    from tailshift.data.own_images import OwnImages
-    from tailshift.report.rows import size_text
-    from tailshift.report.runs import report_run, summarise_runs
-    from tailshift.runs.files import resume_command
-    from tailshift.training.distributed import is_first_process
-
-    is_told = is_first_process()
-    if is_told and not run.is_finished:
-        console.print(
-            f"interrupted after {run.facts.epochs_done} whole epochs; resume with "
-            f"{resume_command(run.directory)}",
-            soft_wrap=True,
-            markup=False,
-        )
-    if not run.is_finished:
-        raise SystemExit(130)
-    if not is_told:
-        return
-    shown = report_run(run)
-    [uniform] = summarise_runs([shown], ["uniform"])
-    console.print(
-        f"{run.config.method.title}: {100 * uniform.raw_mean:.1f} % raw, "
-        f"{100 * uniform.compensated_mean:.1f} % compensated on the uniform test set "
-        f"({size_text(uniform, shown.unit)})",
-        soft_wrap=True,
-    )
-    if isinstance(run.config.data, OwnImages | BankedFeatures):
-        _report_own(run, shown.unit)
-    print(run.directory)
-
-
-def _report_own(run: "Run", unit: str) -> None:
-    """Print accuracy by class group for two mixes, and what to do next."""
-    from tailshift.compensation import post_compensate
-    from tailshift.metrics import accuracy, group_accuracy
-    from tailshift.metrics.accuracy import class_groups
-    from tailshift.priors import counts_from_labels, uniform
-
-    test, counts = run.predictions("test"), run.group_counts
-    tested = counts_from_labels(test.labels, len(counts))
-    sizes = {k: int(tested[c].sum()) for k, c in class_groups(counts).items()}
-    for mix, prior in (
-        ("the mix of these data", run.source_prior),
-        ("all classes alike", uniform(len(run.class_names))),
-    ):
-        f = post_compensate(
-            test.logits, logit_prior=run.logit_prior, target_prior=prior
-        )
-        groups = group_accuracy(f, test.labels, counts).items()
-        shown = [f"{k} {100 * v:.1f}, n = {sizes[k]:,}" for k, v in groups if sizes[k]]
-        announce(
-            f"{len(test.labels):,} test {unit}, answered for {mix}: "
-            f"{100 * accuracy(f, test.labels):.1f} % ({'; '.join(shown)})"
-        )
-    place = shlex.quote(str(run.directory))
-    announce(f"next: tailshift report {place} -o report")
-    announce(f"next: tailshift predict {place} PHOTOS --adapt -o answers.csv")

@@ -61,8 +61,12 @@ def assemble_trainer(
     epochs = config.stage_epochs(stage)
     loss = loss.to(fabric.device)
     has_plain_features = config.model.adapter == "none"
-    is_smooth = has_plain_features and fits_at_once(model.head, loss, loader)
-    is_whole = epochs > 0 and config.optim.name == "lbfgs" and is_smooth
+    is_whole = (
+        epochs > 0
+        and config.optim.name == "lbfgs"
+        and has_plain_features
+        and fits_at_once(model.head, loss, loader)
+    )
     wrapped: nn.Module = model.to(fabric.device)
     optimizer: Any = None
     average = None
