@@ -114,7 +114,7 @@ def test_features__of_numpy_files(tailshift: Command) -> None:
     )
     trained = tailshift("train", "--features", "bank", "--output", "run")
     assert trained.code == 0
-    assert "on the uniform test set (6 samples)" in trained.out.splitlines()[0]
+    assert "to the uniform test set (6 samples)" in trained.out.splitlines()[0]
     assert "6 test samples, re-targeted to " in trained.out
     np.save("x.npy", x)
     np.save("y.npy", y)

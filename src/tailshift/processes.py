@@ -1,8 +1,8 @@
-"""Losses of a batch that is spread over processes: the value and gradient of the whole.
+"""Losses over several processes: values and gradients of the whole batch.
 
-Data-parallel training averages the gradients of all processes. Everything here is made
-so that this average, and that of the values, is exactly what one process would get for
-the whole batch, also if the processes' parts differ in size or are empty.
+Data-parallel training averages the gradients of all processes. With these functions the
+averages of gradients and values are exactly those of one process with the whole batch,
+also if the processes' parts differ in size or are empty.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes that train together; by default this one alone.
+    """Processes that train together; by default only this one.
 
     Example:
         >>> Processes().mean(torch.tensor([1.0, 3.0]))
@@ -29,19 +29,19 @@ class Processes:
     """
 
     world_size: int = 1
-    """W, how many."""
+    """Number of processes W."""
 
     max_samples: int = 0
-    """The most samples that one of them has in a batch; all must state the same."""
+    """Maximum number of samples per process and batch, equal on all processes."""
 
     group: Any = None
-    """Their process group; None is the default one."""
+    """Process group; None for the default group."""
 
-    known: "KnownLabels | None" = field(default=None, repr=False, compare=False)
-    """Labels of a batch that are known without communication; see :meth:`knowing`."""
+    known: "_KnownLabels | None" = field(default=None, repr=False, compare=False)
+    """Labels of a batch that need no communication; see :meth:`knowing`."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """Return the sum over processes, without gradient, on all of them."""
+        """Return the sum over processes, without gradient."""
         total = values.detach().clone()
         if self.world_size > 1:
             dist.all_reduce(total, group=self.group)
@@ -52,9 +52,9 @@ class Processes:
         return self.start_gather(values)()
 
     def start_gather(self, values: Tensor) -> Callable[[], Tensor]:
-        """Send the values, and return what waits for :meth:`gather`'s result.
+        """Start to gather; return a function that waits for :meth:`gather`'s result.
 
-        Meanwhile this process can compute.
+        This process can compute in the meantime.
         """
         if self.world_size == 1:
             return lambda: values.detach()[None]
@@ -63,7 +63,7 @@ class Processes:
         work = dist.all_gather_into_tensor(
             everyone, mine, group=self.group, async_op=True
         )
-        assert work is not None  # this process is of the group
+        assert work is not None  # this process is in the group
 
         def wait() -> Tensor:
             work.wait()
@@ -72,20 +72,20 @@ class Processes:
         return wait
 
     def differentiable_sum(self, values: Tensor) -> Tensor:
-        r"""Return the sum over processes; only the own part has a gradient here.
+        r"""Return the sum over processes; only this process's part has a gradient.
 
-        It is W times the gradient of the result, which must be the same on all
-        processes: averaged over them, each part has its gradient once.
+        The gradient is W times that of the result, which must be equal on all
+        processes. Averaged over the processes, each part then counts once.
         """
         total: Tensor = _Sum.apply(values, self)
         return total
 
     def share(self, labels: Tensor, like: Tensor) -> Tensor:
-        r"""Return :math:`W n / N`, what this process's mean counts in their average.
+        r"""Return :math:`W n / N`, the weight of this process's mean in the average.
 
         Args:
-            labels: The :math:`n` of this process; all of them have :math:`N`.
-            like: Gives dtype and device.
+            labels: The :math:`n` labels of this process; all processes have :math:`N`.
+            like: Tensor with the dtype and device of the result.
 
         Example:
             >>> Processes().share(torch.tensor([5, 2]), torch.zeros(()))
@@ -101,7 +101,7 @@ class Processes:
 
         Args:
             values: Value of each sample of this process, shape (n, …), n may be 0.
-            num_samples: :math:`N`, if it is known; else the processes sum it.
+            num_samples: :math:`N` if known; otherwise the processes sum it.
         """
         if self.world_size == 1:
             return values.mean(0)
@@ -110,22 +110,22 @@ class Processes:
         return values.sum(0) * (self.world_size / num_samples)
 
     def knowing(self, labels: Tensor, everyone: Tensor | None) -> "Processes":
-        """Return these processes, for a batch whose labels are all known beforehand.
+        """Return these processes with known labels of all processes for a batch.
 
-        For this very tensor :meth:`labels` and :meth:`share` then send nothing. All
-        processes must know them, or none.
+        :meth:`labels` and :meth:`share` then send nothing for this tensor. Either all
+        processes know the labels, or none.
 
         Args:
             labels: Labels of this process, shape (n,).
             everyone: Labels of all processes in any order, shape (N,); None if unknown.
         """
-        known = None if everyone is None else KnownLabels(labels, everyone)
+        known = None if everyone is None else _KnownLabels(labels, everyone)
         return replace(self, known=known)
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Return the labels of all processes, in no certain order.
+        """Return the labels of all processes, in any order.
 
-        If they are not known, each process sends `max_samples`, filled up by −1.
+        If they are not known, each process sends `max_samples` labels, padded with −1.
 
         Example:
             >>> Processes().labels(torch.tensor([5, 2]))
@@ -152,8 +152,8 @@ class Processes:
         return self.gather(filled).flatten()
 
 
-class KnownLabels(NamedTuple):
-    """Labels of a batch: this process's and all."""
+class _KnownLabels(NamedTuple):
+    """Labels of a batch: those of this process and of all."""
 
     own: Tensor
     everyone: Tensor
@@ -172,25 +172,22 @@ class _Sum(Function):
 
 
 def is_sharded(value: Tensor) -> "TypeGuard[DTensor]":
-    """Return whether this process holds a share of a tensor alone."""
+    """Return whether this process holds only a part of a tensor."""
     return hasattr(value, "full_tensor")
 
 
 def whole(value: Tensor) -> Tensor:
-    """Return a tensor that is spread over processes as each of them would hold it all.
-
-    All processes must ask for it.
-    """
+    """Return the whole tensor of a sharded one; all processes must call it."""
     return value.full_tensor() if is_sharded(value) else value
 
 
 def whole_state(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's state with all weights whole; all processes must ask for it."""
+    """Return a module's state with whole weights; all processes must call it."""
     return {name: whole(value) for name, value in module.state_dict().items()}
 
 
 def load_whole_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Fill a module, whose weights may be sharded, from a state that is whole."""
+    """Load a whole state into a module whose weights may be sharded."""
     held = module.state_dict()
     fitted = {
         name: as_held(value, held[name]) if name in held else value
@@ -200,7 +197,7 @@ def load_whole_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def as_held(value: Tensor, like: Tensor) -> Tensor:
-    """Return a whole tensor as this process holds `like`: itself, or its share."""
+    """Return a tensor sharded like `like`; unchanged if `like` is not sharded."""
     if not is_sharded(like) or value.shape != like.shape:
         return value
     from torch.distributed.tensor import distribute_tensor

@@ -23,8 +23,8 @@ from tailshift.cli.training_report import report_training
 if TYPE_CHECKING:
     from tailshift.config import RunConfig
 
-ALL_HELPED = "Compensation helps each of them on backward 50."
-OWN_IMAGES = "own_images"
+_ALL_HELPED = "Compensation helps each of them on backward 50."
+_OWN_IMAGES = "own_images"
 """The recipe for --data without another."""
 
 
@@ -61,7 +61,7 @@ def demo(
         summaries, report = run_demo(folder, jobs=jobs, announce=announce, **settings)
     console.print(summary_table(summaries))
     if all_methods:
-        for sentence in why_not_helped(folder) or [ALL_HELPED]:
+        for sentence in why_not_helped(folder) or [_ALL_HELPED]:
             announce(sentence)
     print(report)
 
@@ -222,7 +222,7 @@ def train_command(
     if is_open:
         settings = [*_network_settings(method, settings, finetune), *settings]
     if recipe is None and (data is not None or features is not None):
-        recipe = OWN_IMAGES
+        recipe = _OWN_IMAGES
     planned = _planned_runs(recipe, method, seeds, settings, output, resume)
     if detect_anomaly:
         planned = [(_detecting(config), folder) for config, folder in planned]
@@ -237,7 +237,7 @@ def train_command(
         report_training(run)
 
 
-RESUMED = "interrupted: the same command with --resume resumes where this one stopped."
+_RESUMED = "interrupted: the same command with --resume resumes where this one stopped."
 
 
 def _train_at_once(
@@ -251,7 +251,7 @@ def _train_at_once(
         return False
     jobs = [Job(config, folder) for config, folder in planned]
     with report_interrupts():
-        failures = run_jobs(jobs, at_once, advice=RESUMED, **options)
+        failures = run_jobs(jobs, at_once, advice=_RESUMED, **options)
     failed = [failure.job.directory for failure in failures]
     for job in jobs:
         if job.directory not in failed:
@@ -301,7 +301,7 @@ def _network_settings(
     if any(setting.startswith(("model.", "train.start_from")) for setting in settings):
         return []
     overrides = [] if method is None else [f"method.name={method}"]
-    config = load_recipe(OWN_IMAGES, [*overrides, *settings])
+    config = load_recipe(_OWN_IMAGES, [*overrides, *settings])
     chosen, sentence = own_network(config, finetune=finetune, is_verbose=True)
     print(f"network: {sentence}", file=sys.stderr)
     return chosen

@@ -97,7 +97,7 @@ def save_checkpoint(
     storage.write_tensors(path, tensors, metadata, keep=path_before(path))
 
 
-class Restored(NamedTuple):
+class _Restored(NamedTuple):
     """Contents of a checkpoint that are not restored in place."""
 
     position: Position
@@ -113,7 +113,7 @@ def load_checkpoint(
     modules: Mapping[str, nn.Module],
     optimizer: Optimizer | None,
     data: str = "",
-) -> Restored:
+) -> _Restored:
     """Restore a checkpoint of `save_checkpoint`.
 
     Args:
@@ -145,7 +145,7 @@ def load_checkpoint(
         raise _damaged(path, "its optimiser or random state does not fit") from None
     metrics = notes.get("metrics")
     is_text = isinstance(metrics, list) and all(isinstance(x, str) for x in metrics)
-    return Restored(
+    return _Restored(
         position, dict(notes.get("scaler") or {}), metrics if is_text else None
     )
 

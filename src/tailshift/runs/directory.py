@@ -140,10 +140,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_release_in_child)
 
 
-FREE_SETTINGS = machine_settings(is_fixed=False)
+_FREE_SETTINGS = machine_settings(is_fixed=False)
 """Settings that may differ when a run is resumed: they do not affect results."""
 
-OPEN = {"model.name": AUTO, "train.precision": AUTO, "model.image_size": 0}
+_OPEN = {"model.name": AUTO, "train.precision": AUTO, "model.image_size": 0}
 """Settings that the images or the machine decide if they have this value."""
 
 _DISK_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
@@ -259,8 +259,8 @@ def check_same_config(directory: Path, config: RunConfig) -> None:
     began = flat_settings(files.read_config(directory))
     asked = flat_settings(config)
     for key in asked:
-        is_open = key in OPEN and asked[key] == OPEN[key]
-        if key in FREE_SETTINGS or is_open:  # the run has recorded the actual value
+        is_open = key in _OPEN and asked[key] == _OPEN[key]
+        if key in _FREE_SETTINGS or is_open:  # the run has recorded the actual value
             continue
         if began.get(key) != asked[key]:
             raise ValueError(

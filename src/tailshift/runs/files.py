@@ -42,7 +42,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 def _preparation(value: Any) -> Any:
@@ -69,9 +69,9 @@ class RunFacts(BaseModel):
     """Training images of each class before images were held out, if any were."""
     in_channels: Annotated[int, Field(ge=1, le=2**20)]
     image_size: Annotated[int, Field(ge=1, le=MOST_SIZE)]
-    mean: Annotated[tuple[Finite, ...], Field(strict=False)]
+    mean: Annotated[tuple[_Finite, ...], Field(strict=False)]
     """Mean of the pixels: one per channel, or one for all."""
-    std: Annotated[tuple[Annotated[Finite, Field(gt=0)], ...], Field(strict=False)]
+    std: Annotated[tuple[Annotated[_Finite, Field(gt=0)], ...], Field(strict=False)]
     preparation: Annotated[Preparation | None, BeforeValidator(_preparation)] = None
     """Preparation of the images for a frozen backbone, for a run on features."""
     data_fingerprint: str
@@ -97,20 +97,20 @@ class RunFacts(BaseModel):
         return {key: rule for key, (rule, is_fit) in fits.items() if not is_fit}
 
 
-class EpochFacts(BaseModel):
+class _EpochFacts(BaseModel):
     """Contents of a line of metrics.jsonl, as far as they are read again."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
 
     epoch: Annotated[Count, Field(ge=1)]
-    seconds: Annotated[Finite, Field(ge=0, le=1e12)] | None = None
-    processor_seconds: Annotated[Finite, Field(ge=0, le=1e12)] | None = None
-    val_balanced_accuracy: Finite | None = None
+    seconds: Annotated[_Finite, Field(ge=0, le=1e12)] | None = None
+    processor_seconds: Annotated[_Finite, Field(ge=0, le=1e12)] | None = None
+    val_balanced_accuracy: _Finite | None = None
     """Score that selects the best epoch; None without validation images."""
     skipped_images: Count | None = None
 
 
-class EnvironmentFacts(BaseModel):
+class _EnvironmentFacts(BaseModel):
     """Contents of environment.json: software and hardware of the run."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="allow")
@@ -173,7 +173,7 @@ def read_environment(directory: Path) -> dict[str, Any]:
     """Return versions, commit, hardware and command of a run."""
     path = directory / ENVIRONMENT
     content = _read_json(path)
-    _check(content, EnvironmentFacts, path)
+    _check(content, _EnvironmentFacts, path)
     return content
 
 
@@ -221,7 +221,7 @@ class MissingPluginError(ValueError):
 
 def _check_plugins(directory: Path) -> None:
     """Raise an error that names the plugin a run needs and how to load it."""
-    for plugin in recorded_plugins(directory):
+    for plugin in _recorded_plugins(directory):
         load = f"load it with {' '.join(plugin.options)} or ts.load_plugin"
         if lacking := plugin.lacking():
             raise MissingPluginError(
@@ -253,7 +253,7 @@ def parse_metrics(lines: Sequence[str], path: Path) -> list[dict[str, Any]]:
             record = None
         if not isinstance(record, dict):
             raise ValueError(f"{path} is damaged: line {number} is not a JSON object.")
-        _check(record, EpochFacts, path, f"in line {number} ")
+        _check(record, _EpochFacts, path, f"in line {number} ")
         records.append(record)
     return records
 
@@ -323,7 +323,7 @@ def used_plugins(config: RunConfig) -> list[UsedPlugin]:
     ]
 
 
-def recorded_plugins(directory: Path) -> list[UsedPlugin]:
+def _recorded_plugins(directory: Path) -> list[UsedPlugin]:
     """Return the plugins recorded in run.json, without loading them."""
     try:
         facts = _read_json(directory / FACTS)
@@ -334,6 +334,6 @@ def recorded_plugins(directory: Path) -> list[UsedPlugin]:
 
 def resume_command(directory: Path) -> str:
     """Return the command that resumes a run."""
-    plugins = [part for used in recorded_plugins(directory) for part in used.options]
+    plugins = [part for used in _recorded_plugins(directory) for part in used.options]
     command = ["tailshift", "train", "--resume", "--output", str(directory), *plugins]
     return shlex.join(command)

@@ -16,7 +16,7 @@ from tailshift.runs.directory import flat_settings
 from tailshift.runs.files import FACTS
 from tailshift.runs.run import Run, load_run
 
-UNDECISIVE = machine_settings() | {"seed"}
+_UNDECISIVE = machine_settings() | {"seed"}
 """Settings in which two runs of the same recipe may differ."""
 
 
@@ -43,7 +43,7 @@ def is_run_of(config: RunConfig, recipe: RunConfig) -> bool:
 
 def _outcome(config: RunConfig) -> dict[str, Any]:
     settings = flat_settings(config).items()
-    return {key: value for key, value in settings if key not in UNDECISIVE}
+    return {key: value for key, value in settings if key not in _UNDECISIVE}
 
 
 def changed_settings(config: RunConfig) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def changes_beside_method(config: RunConfig) -> dict[str, Any]:
     return {
         key: value
         for key, value in changed_settings(config).items()
-        if key not in UNDECISIVE | {"data.name", "data.path"}
+        if key not in _UNDECISIVE | {"data.name", "data.path"}
         if not key.startswith("method.")
     }
 

@@ -50,7 +50,7 @@ def build_network(
     )
     backbone = config.method.branch(backbone)
     backbone = add_adapters(backbone, config.model.adapter, num_classes)
-    head = stage_head(config, stage, backbone.feature_dim, num_classes)
+    head = _stage_head(config, stage, backbone.feature_dim, num_classes)
     return Classifier(backbone, head, config.method.log_posteriors)
 
 
@@ -82,11 +82,11 @@ def build_model_backbone(
     return ResizedBackbone(backbone, model.image_size) if model.image_size else backbone
 
 
-COSINE_SCALE = 25.0
+_COSINE_SCALE = 25.0
 """Scale of ``model.head = "cosine"``, from LIFT."""
 
 
-def stage_head(
+def _stage_head(
     config: RunConfig, stage: int, feature_dim: int, num_classes: int
 ) -> Head:
     """Return the untrained head of a stage: the method's, or a cosine classifier.
@@ -98,7 +98,7 @@ def stage_head(
         num_classes: Number of logits.
     """
     if config.model.head == "cosine":
-        return CosineHead(feature_dim, num_classes, scale=COSINE_SCALE)
+        return CosineHead(feature_dim, num_classes, scale=_COSINE_SCALE)
     return config.method.stages()[stage].head(feature_dim, num_classes)
 
 
@@ -124,7 +124,7 @@ def use_channels_last(model: Classifier, config: RunConfig) -> None:
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
     """Give a model the untrained head of a stage, on the model's device."""
     num_classes = model.head.num_classes
-    head = stage_head(config, stage, model.backbone.feature_dim, num_classes)
+    head = _stage_head(config, stage, model.backbone.feature_dim, num_classes)
     example = next(model.parameters())
     model.head = head.to(example.device, example.dtype)
 

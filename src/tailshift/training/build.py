@@ -162,7 +162,7 @@ def build_loss(config: RunConfig, class_counts: Tensor, stage: Stage) -> nn.Modu
     return loss
 
 
-OTHER_SEED = 1_000_003
+_OTHER_SEED = 1_000_003
 """Difference between the seeds of a stage's samplers."""
 
 
@@ -175,7 +175,7 @@ def build_loader(
         data.train.loader(
             batch_size=train.batch_size,
             training=True,
-            seed=(config.seed + OTHER_SEED * number) % 2**32,
+            seed=(config.seed + _OTHER_SEED * number) % 2**32,
             sampler=sampler,
             num_epochs=max(config.stage_epochs(stage), 1),
             drop_last=train.drop_last,
@@ -193,7 +193,7 @@ def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> Optim
     optim = config.optim
     lr = stage.lr or optim.lr
     recipe_share = (optim.backbone_lr or optim.lr) / optim.lr
-    decay = LOOP_DECAY if optim.weight_decay == "auto" else optim.weight_decay
+    decay = _LOOP_DECAY if optim.weight_decay == "auto" else optim.weight_decay
     rates = (
         *stage.own_groups,
         OwnGroup("backbone", stage.backbone_lr or lr * recipe_share),
@@ -230,5 +230,5 @@ def build_optimizer(config: RunConfig, model: Classifier, stage: Stage) -> Optim
     )
 
 
-LOOP_DECAY = 5e-4
+_LOOP_DECAY = 5e-4
 """Weight decay ``"auto"`` for a stage that the training loop trains."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
     from torch.distributed.device_mesh import DeviceMesh
 
-PRECISIONS = ("32-true", "64-true", "bf16-mixed")
+_PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 """Precisions for sharded weights."""
 
 
@@ -130,7 +130,7 @@ def _strategy(config: RunConfig, world_size: int) -> dict[str, Any]:
         )
         return {"strategy": ddp, "precision": precision}
     check_sharding(config)
-    sharded = sharding_strategy(world_size, timeout)
+    sharded = _sharding_strategy(world_size, timeout)
     if precision == "64-true":  # Fabric takes it as a plugin only
         return {"strategy": sharded, "plugins": DoublePrecision()}
     return {"strategy": sharded, "precision": precision}
@@ -346,9 +346,9 @@ def own_draws(key: int, *, is_on: bool) -> Iterator[None]:
 def check_sharding(config: RunConfig) -> None:
     """Reject settings that do not work with sharded weights."""
     train, num_stages = config.train, len(config.method.stages())
-    if train.precision not in PRECISIONS:
+    if train.precision not in _PRECISIONS:
         raise ValueError(
-            f"`train.precision` must be one of {', '.join(PRECISIONS)} with "
+            f"`train.precision` must be one of {', '.join(_PRECISIONS)} with "
             f"train.shard, but is {train.precision!r}. Use 'bf16-mixed'."
         )
     if num_stages > 1 and not train.start_from:
@@ -359,7 +359,7 @@ def check_sharding(config: RunConfig) -> None:
         )
 
 
-def sharding_strategy(world_size: int, timeout: timedelta) -> "ModelParallelStrategy":
+def _sharding_strategy(world_size: int, timeout: timedelta) -> "ModelParallelStrategy":
     """Return how Fabric shards a model over all processes."""
     from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
 

@@ -58,7 +58,7 @@ def outputs(
             else:
                 with fabric.autocast():  # float64 needs it
                     output = over_views(module, precision.convert_input(images))
-            ids, output = gather_batch(batch.sample_ids, output, fabric, config)
+            ids, output = _gather_batch(batch.sample_ids, output, fabric, config)
             given.append(output)
             labels.append(split.labels[ids])
     return torch.cat(given), torch.cat(labels)
@@ -104,7 +104,7 @@ def validate(
     }
 
 
-def gather_batch(
+def _gather_batch(
     sample_ids: Tensor, output: Tensor, fabric: "Fabric", config: RunConfig
 ) -> tuple[Tensor, Tensor]:
     """Return the outputs of all processes for a batch, sorted by id, on the CPU.

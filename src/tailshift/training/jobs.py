@@ -135,7 +135,7 @@ def _fetch(jobs: Sequence[Job], data_root: str | Path | None) -> None:
             config.data.load(root=root, seed=config.seed)
 
 
-DIVERGED = {"diverged": True}
+_DIVERGED = {"diverged": True}
 """Record that a run sends if its loss diverged."""
 
 
@@ -229,7 +229,7 @@ class _Crew:
     def _heard(self, child: _JobChild, line: str) -> None:
         if line.startswith(progress.RECORD):
             fields = json.loads(line.removeprefix(progress.RECORD))
-            if fields == DIVERGED:
+            if fields == _DIVERGED:
                 child.is_diverged = True
             else:
                 child.open_log()
@@ -318,5 +318,5 @@ def run_job(text: str) -> bool:
     try:
         return train(config, data=data, verbose=True, **spec).is_finished
     except FloatingPointError:
-        progress.write_record(sys.stdout, DIVERGED)
+        progress.write_record(sys.stdout, _DIVERGED)
         raise

@@ -87,18 +87,18 @@ def epoch_line(metrics: Metrics, num_epochs: int) -> str:
     parts = [
         f"loss {metrics['loss']:.3f}",
         f"train {100 * metrics['train_accuracy']:.1f} %",
-        validation_part(metrics),
+        _validation_part(metrics),
         f"{metrics['seconds']:.1f} s",
     ]
     shown = ", ".join(part for part in parts if part)
     return f"epoch {metrics['epoch']}/{num_epochs}: {shown}"
 
 
-def validation_part(metrics: Metrics) -> str:
+def _validation_part(metrics: Metrics) -> str:
     """Return the validation accuracy, overall and by class group, if known.
 
     Example:
-        >>> validation_part({"val_accuracy": 0.7, "val_accuracy_few": 0.25})
+        >>> _validation_part({"val_accuracy": 0.7, "val_accuracy_few": 0.25})
         'val 70.0 % (few 25.0)'
     """
     if "val_accuracy" not in metrics:
@@ -130,7 +130,7 @@ def duration(seconds: float) -> str:
     return " ".join(shown) or "0 s"
 
 
-TIMED_STEPS, TIMED_SECONDS = 10, 5.0
+_TIMED_STEPS, _TIMED_SECONDS = 10, 5.0
 """Steps, or seconds, to time before the remaining time is printed; the first step
 is left out."""
 
@@ -153,7 +153,7 @@ class TrainingProgress:
 
     def __init__(
         self,
-        bar: "Progress | RelayedBar",
+        bar: "Progress | _RelayedBar",
         num_steps: int,
         title: str,
         done: int,
@@ -183,14 +183,14 @@ class TrainingProgress:
 
     def epoch(self, metrics: Metrics, num_epochs: int) -> None:
         """Show an epoch's accuracy on the bar, or print all its metrics as a line."""
-        self._bar.update(self._task, val=validation_part(metrics))
+        self._bar.update(self._task, val=_validation_part(metrics))
         if self._is_verbose and self._bar.disable:
             print_line(self._bar.console, epoch_line(metrics, num_epochs))
 
     def _print_time_left(self) -> None:
         """Print the remaining time once it is known."""
         timed = (self._seconds or [])[1:]  # the first step takes longer
-        if not timed or (len(timed) < TIMED_STEPS and sum(timed) < TIMED_SECONDS):
+        if not timed or (len(timed) < _TIMED_STEPS and sum(timed) < _TIMED_SECONDS):
             return
         self._seconds = None
         rest = self._steps_left * sum(timed) / len(timed)
@@ -218,7 +218,7 @@ def training_progress(
     """
     console = console or Console(stderr=True)
     if _relay is not None and is_first_process():
-        relayed = RelayedBar(_relay, console)
+        relayed = _RelayedBar(_relay, console)
         yield TrainingProgress(relayed, num_steps, title, done, is_verbose=is_verbose)
         return
     with progress_bar(console) as bar:
@@ -258,7 +258,7 @@ def relay_progress(stream: IO[str]) -> None:
     _relay = stream
 
 
-class RelayedBar:
+class _RelayedBar:
     """Replaces the progress bar if another process shows it.
 
     Args:

@@ -63,12 +63,12 @@ def resolve(
     check_splits(data)
     config = asked.for_images(data.image_size)
     data = _prepared(config, data, fabric, is_verbose=is_verbose)
-    check_validation(config, data)
+    _check_validation(config, data)
     is_filled = resume and _has_checkpoint(directory)
     model = new_model(config, data, is_filled=is_filled)
     if isinstance(data.train, FeatureSplit) and not is_filled:
         extraction.check_bank(data.train, config.model, _plain(model.backbone))
-    check_stages(config, data, fabric)
+    _check_stages(config, data, fabric)
     return Resolved(directory, config, data, fabric, model)
 
 
@@ -163,7 +163,7 @@ def check_splits(data: LongTailedData) -> None:
         )
 
 
-def check_validation(config: RunConfig, data: LongTailedData) -> None:
+def _check_validation(config: RunConfig, data: LongTailedData) -> None:
     """Reject settings that need validation images if there are none."""
     if data.val is not None and len(data.val):
         return
@@ -261,7 +261,7 @@ def _has_checkpoint(directory: Path) -> bool:
     return all((directory / name).is_file() for name in (CONFIG, CHECKPOINT))
 
 
-def check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
+def _check_stages(config: RunConfig, data: LongTailedData, fabric: "Fabric") -> None:
     """Build each stage's batches and loss once, so that errors come early."""
     for stage in config.method.stages():
         build_loader(config, data, stage, fabric)

@@ -20,7 +20,7 @@ def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> No
     """
     source = Path(config.train.start_from).expanduser()
     if config.is_thawed:
-        start_from_features(model, source, config, data)
+        _start_from_features(model, source, config, data)
         return
     if source.is_dir():
         _check_run(load_run(source), config, data)
@@ -33,7 +33,7 @@ def start_from(model: Classifier, config: RunConfig, data: LongTailedData) -> No
     load_weights(source, model)
 
 
-def start_from_features(
+def _start_from_features(
     model: Classifier, source: Path, config: RunConfig, data: LongTailedData
 ) -> None:
     """Load the backbone and the fitted head of a run on features into the model.

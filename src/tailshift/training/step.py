@@ -69,7 +69,7 @@ def mix(images: Tensor, labels: Tensor, alpha: float, *, num_parts: int = 1) -> 
     return Mixed(blends, labels, other_labels, share)
 
 
-class MicroBatch(NamedTuple):
+class _MicroBatch(NamedTuple):
     """A micro-batch and the weight of its loss."""
 
     samples: Mixed
@@ -79,7 +79,7 @@ class MicroBatch(NamedTuple):
 
 def micro_batches(
     mixed: Mixed, count: int, processes: Processes, *, num_parts: int = 1
-) -> list[MicroBatch]:
+) -> list[_MicroBatch]:
     """Split a batch into micro-batches whose sizes differ by at most one sample.
 
     Every process gets the same number of micro-batches; some of them may be empty.
@@ -99,14 +99,14 @@ def micro_batches(
         [0.6, 0.4]
     """
     if count == 1:
-        return [MicroBatch(mixed, 1.0)]
+        return [_MicroBatch(mixed, 1.0)]
     rows = torch.arange(len(mixed.labels), device=mixed.labels.device)
     by_part = rows.view(num_parts, -1)
     pieces = [_rows(mixed, by_part[:, m::count].flatten()) for m in range(count)]
     sizes = torch.tensor([len(p.labels) for p in pieces], device=rows.device)
     totals = processes.sum(sizes).tolist()
     return [
-        MicroBatch(piece, total / sum(totals))
+        _MicroBatch(piece, total / sum(totals))
         for piece, total in zip(pieces, totals, strict=True)
         if total
     ]
@@ -182,7 +182,7 @@ def _logits(output: Any) -> Tensor:
     return output
 
 
-def logits_of(output: Any) -> Tensor:
+def _logits_of(output: Any) -> Tensor:
     """Return the logits of a network's training output: a tensor, or in a tuple."""
     logits: Tensor = output if isinstance(output, Tensor) else output.logits
     return logits
@@ -212,7 +212,7 @@ class StepSums:
             labels: Class indices (N,), or (kN,) of k stacked batches. Their images are
                 mixed, so a prediction is correct if it is the label of any of them.
         """
-        predicted = logits_of(output).argmax(-1)  # (N,)
+        predicted = _logits_of(output).argmax(-1)  # (N,)
         num = len(predicted)
         is_right = predicted == labels.view(len(labels) // max(num, 1), num)  # (k, N)
         return cls(loss.item(), int(is_right.any(0).sum()), num, len(labels))
@@ -314,7 +314,7 @@ class DividedStep:
 
     def _run_pieces(
         self,
-        pieces: list[MicroBatch],
+        pieces: list[_MicroBatch],
         stop: StopRequest,
         check: Callable[[float], None],
     ) -> StepSums:
@@ -333,7 +333,7 @@ class DividedStep:
 
     def _run_exactly(
         self,
-        pieces: list[MicroBatch],
+        pieces: list[_MicroBatch],
         stop: StopRequest,
         check: Callable[[float], None],
     ) -> StepSums:

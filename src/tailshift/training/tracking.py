@@ -15,7 +15,7 @@ from tailshift.runs.files import TENSORBOARD, TRACKING
 Log: TypeAlias = Callable[[Mapping[str, float], int], None]
 """Logs the metrics of an epoch and its number."""
 
-Tracker: TypeAlias = Callable[[Path, RunConfig, int], AbstractContextManager[Log]]
+_Tracker: TypeAlias = Callable[[Path, RunConfig, int], AbstractContextManager[Log]]
 """Opens a tracker for a run: directory, configuration, number of finished epochs."""
 
 
@@ -93,7 +93,7 @@ def wandb(directory: Path, config: RunConfig, done: int) -> Iterator[Log]:
         yield lambda metrics, epoch: run.log(dict(metrics), step=epoch)
 
 
-TRACKERS: dict[str, Tracker] = {
+TRACKERS: dict[str, _Tracker] = {
     "tensorboard": tensorboard,
     "mlflow": mlflow,
     "wandb": wandb,

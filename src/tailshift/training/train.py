@@ -80,24 +80,24 @@ def _run(resolved: Resolved, *, resume: bool, force: bool, is_verbose: bool) -> 
     with distributed.open_directory_together(
         fabric, directory, config, resume=resume, force=force
     ) as is_resumed:
-        write_run(recorder, is_resumed=is_resumed)
+        _write_run(recorder, is_resumed=is_resumed)
 
 
-def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
+def _write_run(recorder: Recorder, *, is_resumed: bool) -> None:
     """Train from the state of the run directory, evaluate and save the results.
 
     Args:
         recorder: Recorder of the run, whose directory this process holds.
         is_resumed: Whether to resume a run instead of starting one.
     """
-    fabric, first = recorder.fabric, first_stage(recorder, is_resumed=is_resumed)
+    fabric, first = recorder.fabric, _first_stage(recorder, is_resumed=is_resumed)
     fabric.barrier()
     if not is_resumed and fabric.is_global_zero:
         begin_directory(recorder.directory, recorder.config)
     fabric.barrier()
     recorder.print_plan(is_filled=is_resumed and recorder.checkpoint.is_file())
     with stop_on_interrupt() as stop, recorder.tracking():
-        finished = train_stages(recorder, stop, first, is_resumed=is_resumed)
+        finished = _train_stages(recorder, stop, first, is_resumed=is_resumed)
     recorder.save_checkpoint()
     if fabric.broadcast(stop.is_preemption):
         recorder.write_facts("interrupted")
@@ -108,7 +108,7 @@ def write_run(recorder: Recorder, *, is_resumed: bool) -> None:
         raise KeyboardInterrupt(f"interrupted; {recorder.directory} is finished")
 
 
-def train_stages(
+def _train_stages(
     recorder: Recorder, stop: StopRequest, first: int, *, is_resumed: bool
 ) -> bool:
     """Train the stages in order; return False if stopped before the end.
@@ -142,7 +142,7 @@ def train_stages(
                 done=trainer.step,
                 is_verbose=recorder.is_verbose,
             ) as progress,
-            anomalies(recorder),
+            _anomalies(recorder),
         ):
             if not trainer.fit(
                 on_epoch=partial(recorder.record_epoch, progress=progress),
@@ -155,14 +155,14 @@ def train_stages(
     return True
 
 
-def anomalies(recorder: Recorder) -> AbstractContextManager[None]:
+def _anomalies(recorder: Recorder) -> AbstractContextManager[None]:
     """Return the search for NaN in the current stage, if it is enabled."""
     if not recorder.config.train.detect_anomaly:
         return nullcontext()
     return detect_anomalies(recorder.model, lambda: recorder.trainer.place)
 
 
-def first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
+def _first_stage(recorder: Recorder, *, is_resumed: bool) -> int:
     """Return the stage to start with: the checkpoint's, or the first missing one.
 
     The model gets the weights of the stage that ``train.start_from`` provides.
