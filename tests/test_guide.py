@@ -69,12 +69,14 @@ def test_class_mix_changed__every_step(tailshift: Command) -> None:
     run = "runs/digits_lt/softmax-seed0"
     tailshift("predict", run, "photos", "-o", "plain.csv")
     tailshift("predict", run, "photos", "--target", "truth.txt", "-o", "truth.csv")
-    right = {name: _num_right(f"{name}.csv") for name in ("answers", "plain", "truth")}
-    stated = {"answers": 226, "plain": 195, "truth": 230}
+    right = {
+        name: _num_right(f"{name}.csv") for name in ("predictions", "plain", "truth")
+    }
+    stated = {"predictions": 226, "plain": 195, "truth": 230}
     for name, number in stated.items():
         assert f" {number}" in _read("class_mix_changed.md")
         assert abs(right[name] - number) <= 5  # other machines round otherwise
-    assert _num_right("mix.csv") == right["answers"]
+    assert _num_right("re_targeted.csv") == right["predictions"]
 
 
 @pytest.mark.filterwarnings(FEW)
@@ -146,7 +148,7 @@ def test_features__every_step(
             continue
         result = tailshift(*shlex.split(text)[1:])
         assert result.code == 0, result.err
-    with Path("answers.csv").open(encoding="utf-8") as file:
+    with Path("predictions.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     right = [row["predicted"] == Path(row["path"]).parent.name for row in rows]
     assert sum(right) >= 27  # of 28
@@ -178,4 +180,4 @@ def test_fine_tuning__every_command(
             text += " --set data.image_size=32 --set train.num_workers=0"
         result = tailshift(*shlex.split(text)[1:])
         assert result.code == 0, result.err
-    assert len(Path("answers.csv").read_text().splitlines()) == 25
+    assert len(Path("predictions.csv").read_text().splitlines()) == 25
