@@ -39,24 +39,20 @@ print(json.loads(metadata["image_size"]), names)
 # uniform, and reversed. Counts work as well as shares.
 images = run.config.data.load(root=None, seed=0).test.images.numpy()
 p_s = np.float32(json.loads(metadata["source_prior"]))
-target_priors = {
-    "as in training": p_s,
-    "uniform": np.ones(10, "f4"),
-    "reversed": p_s[::-1],
-}
+priors = {"as in training": p_s, "uniform": np.ones(10, "f4"), "reversed": p_s[::-1]}
 
 
 def predict(images, target_prior):
     return session.run(["probs"], {"images": images, "target_prior": target_prior})[0]
 
 
-unsure = predict(images, target_priors["uniform"]).max(axis=1).argmin()
+unsure = predict(images, priors["uniform"]).max(axis=1).argmin()
 fig, (left, right) = plt.subplots(
     1, 2, figsize=(7, 2.8), width_ratios=[1, 3], layout="constrained"
 )
 left.imshow(images[unsure, 0], cmap="gray_r")
 left.axis("off")
-for k, (name, target_prior) in enumerate(target_priors.items()):
+for k, (name, target_prior) in enumerate(priors.items()):
     probs = predict(images[[unsure]], target_prior.copy())[0]
     right.bar(np.arange(10) + 0.27 * (k - 1), probs, 0.27, label=name)
 right.set(xlabel="digit", ylabel="probability", xticks=range(10), xticklabels=names)
