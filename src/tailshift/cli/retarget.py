@@ -87,6 +87,20 @@ def retarget_command(
     logit_scale: Annotated[
         float, typer.Option(help="Multiply logits, e.g. 100 for cosines.")
     ] = 1.0,
+    multilabel: Annotated[
+        bool, typer.Option("--multilabel", help="Several labels per image.")
+    ] = False,
+    taxonomy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="CSV of child and parent, for --nodes."),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(help="Probability that a node must reach.")
+    ] = 0.9,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write the most specific sure node."),
+    ] = None,
     skip_broken: Annotated[
         bool, typer.Option("--skip-broken", help="Leave unusable rows as they are.")
     ] = False,
@@ -121,6 +135,10 @@ def retarget_command(
         scores=scores,
         class_columns=class_columns,
         logit_scale=logit_scale,
+        multilabel=multilabel,
+        taxonomy=taxonomy,
+        confidence=confidence,
+        nodes=nodes,
         skip_broken=skip_broken,
         force=force,
     )

@@ -4,6 +4,8 @@ import sys
 from types import ModuleType
 
 from tailshift.retarget.matching import matching_bias, matching_weights
+from tailshift.retarget.multilabel import estimate_frequencies
+from tailshift.retarget.rollup import Taxonomy
 from tailshift.retarget.run import Retargeted, retarget
 from tailshift.retarget.scores import RetargetRule
 from tailshift.retarget.tables import open_table
@@ -16,7 +18,9 @@ from tailshift.retarget.unlabelled import (
 __all__ = [
     "RetargetRule",
     "Retargeted",
+    "Taxonomy",
     "UnlabelledEstimate",
+    "estimate_frequencies",
     "estimate_logit_prior",
     "estimate_unlabelled",
     "matching_bias",

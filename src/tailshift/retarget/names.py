@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tailshift.files import read_text
@@ -217,6 +219,26 @@ def counts_prior(
             f"{names.describe_missing(missing[:1])}"
         )
     return from_counts(counts), missing
+
+
+def read_frequencies(path: Path, names: ClassNames) -> NDArray[np.float64]:
+    """Return the frequency of each label in a table of names and frequencies, (C,)."""
+    rows = _name_count_rows(read_text(path))
+    if rows is None:
+        raise ValueError(f"{path} must hold a name and a frequency per line.")
+    ids = [names.find(name) for name, _ in rows]
+    found = np.full(len(names.names), np.nan)
+    for c, (name, value) in zip(ids, rows, strict=True):
+        if c is None:
+            raise ValueError(
+                f"{path} has the unknown label {cut(repr(name))}"
+                f"{names.suggestion(name) or '.'}"
+            )
+        found[c] = value
+    missing = [names.names[c] for c in np.isnan(found).nonzero()[0]]
+    if missing:
+        raise ValueError(f"{path} has no frequency of {cut(repr(missing[0]))}.")
+    return found
 
 
 def _name_count_rows(text: str) -> list[tuple[str, float]] | None:

@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +13,26 @@ from torch import Tensor
 
 from tailshift.checks import ArrayLike, as_tensor
 from tailshift.estimators import Adaptation
-from tailshift.files import atomic_write, check_new
+from tailshift.estimators.known_classes import KnownClasses
+from tailshift.files import check_new
 from tailshift.priors import write_prior
 from tailshift.retarget.labelled import LabelledRows, read_labelled
 from tailshift.retarget.logit_prior import LogitPrior
+from tailshift.retarget.multilabel import plan_labels
 from tailshift.retarget.names import ClassNames
 from tailshift.retarget.plan import Planner, RetargetOptions, RetargetPlan
+from tailshift.retarget.rewriting import TableRewriter
+from tailshift.retarget.rollup import Taxonomy
 from tailshift.retarget.sample import RowSample, draw_sample, first_rows, kind_of
 from tailshift.retarget.scores import (
     SCORE_KINDS,
-    RetargetRule,
     ScoreArray,
     ScoreKind,
     blank_rows,
-    row_faults,
 )
 from tailshift.retarget.tables import Chunk, FilePath, Table, TableLayout, open_table
 from tailshift.targets import Target
 from tailshift.text import cut
-
-MAX_NAMED_ROWS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +132,10 @@ def retarget(
     class_columns: str | None = None,
     class_names: Sequence[str] = (),
     logit_scale: float = 1.0,
+    multilabel: bool = False,
+    taxonomy: FilePath | None = None,
+    confidence: float = 0.9,
+    nodes: FilePath | None = None,
     skip_broken: bool = False,
     force: bool = False,
     seed: int = 0,
@@ -172,6 +176,12 @@ def retarget(
         class_columns: ``"FIRST:LAST"``, names or a pattern of the columns of scores.
         class_names: One per class, for scores in memory.
         logit_scale: What logits are multiplied by, e.g. 100 for cosine similarities.
+        multilabel: Treat scores as several labels per image, each with its own prior;
+            by default only sigmoid scores. Targets are then label frequencies.
+        taxonomy: CSV with a child and its parent per line; without it, class names
+            such as ``Fruit/Apple/Gala`` tell the tree.
+        confidence: Probability that a node must reach.
+        nodes: CSV file to write the most specific sure node of each row to.
         skip_broken: Leave unusable rows as they are, and name them.
         force: Replace ``output`` if it exists.
         seed: Seed of samples and replicates.
@@ -194,7 +204,8 @@ def retarget(
         raise ValueError(
             f"`scores` must be one of {', '.join(SCORE_KINDS)}, got {scores!r}."
         )
-    kind = kind_of(table, scores, first_rows(table))
+    asked: ScoreKind | None = "sigmoid" if multilabel else scores
+    kind = kind_of(table, asked, first_rows(table))
     if site_column is not None and site_column not in table.column_names:
         raise ValueError(
             f"There is no column {site_column!r} of sites. Columns: "
@@ -218,28 +229,80 @@ def retarget(
         announce("sampling rows")
         return draw_sample(table, kind, site_column=site_column, seed=seed)
 
-    planner = Planner(
-        ClassNames(table.class_names),
-        kind,
-        options,
-        draw,
-        _labelled(labels, table, kind, label_column),
-        _reference(reference, reference_prior, table, kind, class_columns),
-    )
+    names = ClassNames(table.class_names)
     announce("choosing the target prior")
-    plan = planner.plan()
+    if kind == "sigmoid":
+        _check_labels_options(options, site_column, labels, nodes)
+        plan = _label_plan(names, options, lambda: draw().scores)
+    else:
+        plan = Planner(
+            names,
+            kind,
+            options,
+            draw,
+            _labelled(labels, table, kind, label_column),
+            _reference(reference, reference_prior, table, kind, class_columns),
+        ).plan()
     announce("writing scores")
-    written = _Pass(table, kind, plan, site_column)
+    roll_up = None
+    if nodes is not None:
+        check_new(Path(nodes), force)
+        tree = _tree(taxonomy, table.class_names)
+        roll_up = partial(tree.roll_up, confidence=confidence)
+    written = TableRewriter(table, kind, plan, site_column, roll_up)
     written.write(output, skip_broken)
-    return _result(table, kind, plan, planner, written)
+    if nodes is not None:
+        written.write_nodes(Path(nodes))
+    return _result(table, kind, plan, written)
+
+
+def _check_labels_options(
+    options: RetargetOptions, site_column: str | None, labels: Any, nodes: Any
+) -> None:
+    """Raise if an option does not go with several labels per image."""
+    given = {
+        "match": options.match,
+        "site_column": site_column,
+        "labels": labels,
+        "floor": options.floor or None,
+        "counts": options.counts,
+        "nodes": nodes,
+    }
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise ValueError(
+            f"`{wrong[0]}` needs one label per image, but the scores are sigmoid "
+            "scores. If they are not, say so (`scores`, --scores)."
+        )
+
+
+def _tree(taxonomy: FilePath | None, class_names: Sequence[str]) -> Taxonomy:
+    if taxonomy is None:
+        return Taxonomy.from_names(class_names)
+    return Taxonomy.load(taxonomy, class_names)
+
+
+def _label_plan(
+    names: ClassNames, options: RetargetOptions, draw: Callable[[], ScoreArray]
+) -> RetargetPlan:
+    rule, notes = plan_labels(
+        names,
+        classes=options.classes,
+        target=options.target,
+        adapt=options.adapt,
+        logit_prior=options.logit_prior,
+        draw=draw,
+    )
+    num_classes = len(names.names)
+    known = KnownClasses(torch.arange(num_classes), num_classes)
+    return RetargetPlan(rule, known, notes=notes)
 
 
 def _result(
     table: Table,
     kind: ScoreKind,
     plan: RetargetPlan,
-    planner: Planner,
-    written: "_Pass",
+    written: TableRewriter,
 ) -> Retargeted:
     adaptation, interval = plan.adaptation, None
     if adaptation is not None:
@@ -254,7 +317,7 @@ def _result(
     return Retargeted(
         class_names=table.class_names,
         kind=kind,
-        logit_prior=planner.logit_prior,
+        logit_prior=torch.from_numpy(plan.rule.logit_prior),
         target_prior=plan.target_prior,
         interval=interval,
         site_priors={
@@ -331,83 +394,3 @@ def _reference(
             "one model."
         )
     return draw_sample(other, kind).scores, "uniform" if prior is None else prior
-
-
-class _Pass:
-    """One pass over a table that writes it with new scores."""
-
-    def __init__(
-        self, table: Table, kind: ScoreKind, plan: RetargetPlan, site_column: str | None
-    ) -> None:
-        self.table, self.kind, self.plan = table, kind, plan
-        self.site_column = site_column
-        self.broken: dict[int, str] = {}
-        self.num_rows = self.num_partial = self.num_lost = 0
-
-    def write(self, output: FilePath | None, skip_broken: bool) -> None:
-        """Write the table, whole or not at all."""
-        target = nullcontext(Path()) if output is None else atomic_write(Path(output))
-        with target as path:
-            self.table.write(path, self._parts())
-            if self.broken and not skip_broken:
-                raise ValueError(self._complaint())
-
-    def _parts(self) -> Iterator[tuple[Chunk, ScoreArray]]:
-        for chunk in self.table.chunks():
-            yield chunk, self._rescored(chunk)
-
-    def _rescored(self, chunk: Chunk) -> ScoreArray:
-        scores = chunk.scores
-        self.num_rows += len(scores)
-        faults = row_faults(scores, self.kind, is_partial=self.table.is_partial)
-        self.broken |= {chunk.start + i + 1: fault for i, fault in faults.items()}
-        usable = np.ones(len(scores), dtype=bool)
-        usable[list(faults)] = False
-        missing = np.isnan(scores[usable])
-        self.num_partial += int(missing.any(axis=1).sum())
-        found = np.full_like(scores, np.nan)
-        for rows, rule in self._rules(chunk, usable):
-            found[rows] = rule(scores[rows])
-        if missing.any():  # what a row does not name is not written
-            found[usable] = np.where(missing, np.nan, found[usable])
-        return found
-
-    def _rules(self, chunk: Chunk, usable: Any) -> Iterator[tuple[Any, RetargetRule]]:
-        """Yield the rows of each site, as a mask, with its rule."""
-        if self.site_column is None:
-            everything = bool(usable.all())
-            yield (slice(None) if everything else usable), self.plan.rule
-            return
-        sites = np.array(chunk.columns[self.site_column], dtype=object)
-        for site in set(sites[usable].tolist()):
-            rule = self.plan.sites.get(str(site), self.plan.rule)
-            yield usable & (sites == site), rule
-
-    @property
-    def notes(self) -> list[str]:
-        """What a user should know about the rows."""
-        found = []
-        if self.num_partial:
-            found.append(
-                f"{self.num_partial:,} rows have the largest scores only; the rest of "
-                "their mass is spread over the other classes by the logit prior."
-            )
-        if self.broken:
-            found.append(f"{self._complaint(skipped=True)}")
-        return found
-
-    def _complaint(self, *, skipped: bool = False) -> str:
-        shown = [
-            f"row {row} {fault}"
-            for row, fault in list(self.broken.items())[:MAX_NAMED_ROWS]
-        ]
-        more = len(self.broken) - len(shown)
-        rows = ", ".join(shown) + (f" and {more:,} more" if more else "")
-        count = f"{len(self.broken):,} of {self.num_rows:,} rows"
-        if skipped:
-            return f"{count} are unusable and left as they were: {rows}."
-        return (
-            f"{count} are unusable as {self.kind.replace('_', ' ')}: {rows}. Fix them, "
-            "leave them as they are (`skip_broken`, --skip-broken), or name another "
-            "kind of scores (`scores`, --scores)."
-        )
