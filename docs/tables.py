@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 import retarget_figure
+import retarget_table
 import torch
 
 from tailshift import Predictions, post_compensate, priors, reproduce
@@ -800,6 +801,7 @@ def blocks() -> dict[str, str]:
         "lade tuned": tuned_table(),
         "load": load_table(),
         "kills": kills_table(),
+        "retarget": retarget_table.accuracy_table(),
     }
 
 

@@ -65,6 +65,11 @@ class TableRewriter:
         self.broken |= {chunk.start + i + 1: fault for i, fault in faults.items()}
         usable = np.ones(len(scores), dtype=bool)
         usable[list(faults)] = False
+        if not faults and self.site_column is None and not self.table.is_partial:
+            found = self.plan.rule(scores)
+            if self.roll_up is not None:
+                self._add_nodes(chunk.start, usable, found)
+            return found
         missing = np.isnan(scores[usable])
         self.num_partial += int(missing.any(axis=1).sum())
         found = np.full_like(scores, np.nan)
