@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 from tailshift.files import check_regular
 from tailshift.retarget.scores import ScoreArray, ScoreKind
 
-CHUNK_ELEMENTS = 2**21  # 16 MB of float64 scores at a time
+CHUNK_ELEMENTS = 2**19  # 4 MB of float64 scores: Parquet files stay below 1 GB
 HEAD_BYTES = 4096
 
 FilePath: TypeAlias = str | os.PathLike[str]
