@@ -26,6 +26,7 @@ LAYERS = (
     "cores",
     "priors",
     "checks",
+    "target_names",
     "targets",
     "compensation",
     "predictions",
@@ -364,7 +365,7 @@ def test_import__library_needs_little_beside_torch() -> None:
 
 def test_main__help_names_the_targets_that_are_parsed() -> None:
     from tailshift.cli.app import TARGETS
-    from tailshift.targets import USAGES
+    from tailshift.target_names import USAGES
 
     assert TARGETS.split(" or ")[0].split(", ") == list(USAGES)
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from tailshift.targets import Shift, exact_prior, parse_target
+from tailshift.target_names import Shift, parse_target
+from tailshift.targets import exact_prior
 
 COUNTS = torch.tensor([10, 50, 30, 20])
 ALL = torch.ones(4, dtype=torch.bool)
@@ -160,3 +161,36 @@ def test_exact_prior__refuses_with_a_sentence(name, present, message):
     with pytest.raises(ValueError, match="Target") as error:
         exact_prior(name, COUNTS, present.long())
     assert str(error.value) == message
+
+
+def test_exact_prior__shares_by_hand():
+    assert _prior("0.1,0.2,0.3,0.4") == pytest.approx([0.1, 0.2, 0.3, 0.4])
+    names = ["cat", "dog", "emu, grey", "fox"]
+    found = exact_prior("emu, grey=0.5,cat=0.3", COUNTS, 9, class_names=names)
+    assert found.tolist() == pytest.approx([0.3, 0.1, 0.5, 0.1])
+    assert _prior("0=1") == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("0.1,0.2,0.3", "shares between 0 and 1 that sum to 1, .* the sum 0.6"),
+        ("0.5,0.5", "has 2 shares but there are 4 classes"),
+        ("0=0.7,1=0.6", "be at most 1 in total"),
+        ("0=0.1,1=0.1,2=0.1,3=0.1", "names every class.* must sum to 1"),
+        ("cat=0.5", "names class cat, but there are 4 classes"),
+        ("a=0.5,b=x=0.3", "`target` must be like CLASS=SHARE"),
+        ("bakward:10", "Did you mean 'backward:10'?"),
+        ("Knock-Out:3", "Did you mean 'knock_out:3'?"),
+    ],
+)
+def test_exact_prior__rejects_wrong_shares_and_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        _prior(name)
+
+
+def test_exact_prior__shares_need_samples_of_their_class():
+    present = torch.tensor([True, True, True, False])
+    assert _prior("0=0.5", present) == pytest.approx([0.5, 0.25, 0.25, 0])
+    with pytest.raises(ValueError, match="needs samples of class 3"):
+        _prior("3=0.5", present)

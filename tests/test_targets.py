@@ -90,8 +90,8 @@ def test_target_counts__source_is_the_mix_of_the_training_data():
             5,
             "`target` must be one of source, uniform, forward:RATIO, backward:RATIO, "
             "permuted:RATIO, dirichlet:ALPHA, tweak:CLASS:SHARE, "
-            "knock_out:CLASS,CLASS, a file of counts or shares or, in an evaluation, "
-            "as_is, but is 'sideways:3'.",
+            "knock_out:CLASS,CLASS, SHARE,SHARE, CLASS=SHARE,CLASS=SHARE, a file of "
+            "counts or shares or, in an evaluation, as_is, but is 'sideways:3'.",
         ),
         ("uniform", [0, 0], "`per_class` must be at least 1, but is 0."),
         (

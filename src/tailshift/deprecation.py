@@ -34,7 +34,7 @@ def old_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
     Args:
         module: ``__name__`` of the module that had the names.
         names: Full new name of each old one, such as
-            ``"tailshift.targets.parse_target"``.
+            ``"tailshift.target_names.parse_target"``.
     """
 
     def get(name: str) -> Any:

@@ -25,7 +25,8 @@ from tailshift.runs.files import CONFIG, ENVIRONMENT, FACTS, WEIGHTS
 from tailshift.runs.run import Run, as_run, load_run
 from tailshift.serving.export import ServedModel
 from tailshift.serving.images import PathLike, preparation_of
-from tailshift.targets import SOURCE, Target
+from tailshift.target_names import SOURCE
+from tailshift.targets import Target
 
 IGNORED = -100
 """The label that Hugging Face gives to positions that are no samples."""

@@ -2,11 +2,9 @@
 
 import math
 import os
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,97 +12,21 @@ from torch import Tensor
 
 from tailshift import priors
 from tailshift.checks import as_tensor, check_counts
-from tailshift.priors import VectorLike, as_float, class_ids, read_counts
+from tailshift.priors import VectorLike, class_ids, read_counts
 from tailshift.registry import did_you_mean
+from tailshift.target_names import SOURCE, Shift, is_shift, parse_target
 from tailshift.text import cut
 
 Target: TypeAlias = str | os.PathLike[str] | VectorLike
 """A name (``"uniform"``, ``"forward:50"`` …), a file of counts or shares, a vector."""
 
 _FILE_SUFFIXES = (".txt", ".csv", ".json")
-SOURCE = "source"
-
 PAPER_TARGETS: tuple[str, ...] = (
     *(f"forward:{ratio}" for ratio in (50, 25, 10, 5, 2)),
     "uniform",
     *(f"backward:{ratio}" for ratio in (2, 5, 10, 25, 50)),
 )
 """The eleven label distributions of the paper's Tables 6 and 9."""
-
-
-class _Form(NamedTuple):
-    """How the targets of one kind are written."""
-
-    usage: str
-    rest: str  # what follows the kind, as a regular expression
-    rule: str
-    low: float = 1.0
-    high: float = math.inf  # which is beyond what is allowed
-
-
-_VALUE, _SEED = ":(?P<value>[^:]+)", "(:seed(?P<seed>[0-9]{1,18}))?"
-_CLASSES = ":(?P<classes>.+)"
-_ALONE = "with nothing behind it"
-_RATIO = "with a ratio >= 1"
-_MAYBE_SEED = "and perhaps :seedN"
-_POSITIVE = math.ulp(0.0)
-_FORMS = {
-    form.usage.partition(":")[0]: form
-    for form in (
-        _Form(SOURCE, "", _ALONE),
-        _Form("uniform", "", _ALONE),
-        _Form("forward:RATIO", _VALUE, _RATIO),
-        _Form("backward:RATIO", _VALUE, _RATIO),
-        _Form("permuted:RATIO", _VALUE + _SEED, f"{_RATIO} {_MAYBE_SEED}"),
-        _Form(
-            "dirichlet:ALPHA", _VALUE + _SEED, f"with α > 0 {_MAYBE_SEED}", _POSITIVE
-        ),
-        _Form(
-            "tweak:CLASS:SHARE",
-            _CLASSES + _VALUE,
-            "with a class and a share between 0 and 1",
-            _POSITIVE,
-            1.0,
-        ),
-        _Form("knock_out:CLASS,CLASS", _CLASSES, "with classes"),
-    )
-}
-
-USAGES = tuple(form.usage for form in _FORMS.values())
-"""The names that are understood; permuted and dirichlet take a ``:seedN`` more."""
-
-
-@dataclass(frozen=True)
-class Shift:
-    """A label distribution by name.
-
-    ``source``, that of the training data; ``uniform``; ``forward:50`` and
-    ``backward:50``, a long tail in the order of the training counts or against it;
-    ``permuted:50``, a long tail in random order; ``dirichlet:1``, drawn from
-    Dirichlet(α, …, α); ``tweak:kea:0.5``, class kea has half of the samples and the
-    others share the rest; ``knock_out:kea,kiwi``, without these classes, the others
-    alike. A class is given by its name, or by its id if no class has that name. The
-    random ones are those of seed 0, or of the seed in ``permuted:50:seed3``.
-    """
-
-    name: str
-    """The target as it was written."""
-    kind: str
-    value: float = 1.0
-    """Ratio, α, or the share of the tweaked class."""
-    classes: tuple[str, ...] = ()
-    """The tweaked class, or those knocked out, as they were written."""
-    seed: int = 0
-
-    @property
-    def needs_order(self) -> bool:
-        """Whether the training counts decide which class gets what."""
-        return self.kind in (SOURCE, "forward", "backward")
-
-
-def is_shift(name: str) -> bool:
-    """Return whether a name begins as that of a target does, rightly written or not."""
-    return name.partition(":")[0] in _FORMS
 
 
 def is_file(target: str | os.PathLike[str]) -> bool:
@@ -120,35 +42,6 @@ def is_file(target: str | os.PathLike[str]) -> bool:
 def describe(target: Target) -> str:
     """Return a target as it is named in records: its own name, or ``"counts"``."""
     return os.fspath(target) if isinstance(target, str | os.PathLike) else "counts"
-
-
-def parse_target(spec: str) -> Shift:
-    """Return the parts of a target's name.
-
-    Example:
-        >>> parse_target("dirichlet:0.5:seed3").seed
-        3
-        >>> parse_target("knock_out:3,kea").classes
-        ('3', 'kea')
-    """
-    kind = spec.partition(":")[0]
-    if kind not in _FORMS:
-        raise ValueError(
-            f"`target` must be one of {', '.join(USAGES)}, a file of counts or shares "
-            f"or, in an evaluation, as_is, but is {spec!r}."
-        )
-    form = _FORMS[kind]
-    found = re.fullmatch(form.rest, spec[len(kind) :])
-    parts = found.groupdict() if found else {}
-    value = as_float(parts.get("value", "1"))
-    classes = [parts["classes"]] if "classes" in parts else []
-    if kind == "knock_out":
-        classes = ",".join(classes).split(",")
-    if found is None or not form.low <= value < form.high or not all(classes):
-        raise ValueError(
-            f"`target` must be like {form.usage}, {form.rule}, but is {spec!r}."
-        )
-    return Shift(spec, kind, value, tuple(classes), int(parts.get("seed") or 0))
 
 
 def as_target_prior(
@@ -331,6 +224,8 @@ def _shares(
 
     Classes that are not present get nothing; the target is laid over the others.
     """
+    if shift.shares:
+        return _given_shares(shift, present, class_names)
     chosen = _chosen(shift, present, class_names)
     shares = torch.zeros(len(n), dtype=torch.float64)
     shares[present] = _shares_of_present(shift, n[present])
@@ -340,6 +235,46 @@ def _shares(
     if shift.kind == "knock_out":
         shares[chosen] = 0.0
     return shares / shares.max()
+
+
+def _given_shares(shift: Shift, present: Tensor, class_names: Sequence[str]) -> Tensor:
+    """Return shares written by hand, the largest 1; unnamed classes share the rest."""
+    given = torch.tensor(shift.shares, dtype=torch.float64)
+    if not shift.classes:
+        if len(given) != len(present):
+            raise ValueError(
+                f"Target {shift.name!r} has {len(given)} shares but there are "
+                f"{len(present)} classes."
+            )
+        shares = given
+    else:
+        ids = class_ids(class_names, len(present))
+        chosen = [_class_id(shift, name, ids, class_names) for name in shift.classes]
+        others = present.clone()
+        others[chosen] = False
+        rest = max(1 - math.fsum(shift.shares), 0.0)
+        if rest > 0.01 and not others.any():
+            raise ValueError(
+                f"Target {shift.name!r} names every class, so its shares must sum to "
+                f"1, but the sum is {1 - rest:g}."
+            )
+        shares = others * (rest / max(int(others.sum()), 1))
+        shares = shares.double().index_put((torch.tensor(chosen),), given)
+    missing = (shares > 0) & ~present
+    if missing.any():
+        raise ValueError(
+            f"Target {shift.name!r} needs samples of class "
+            f"{int(missing.nonzero()[0])}, but the test set has none."
+        )
+    return shares / shares.max()
+
+
+def _class_id(
+    shift: Shift, name: str, ids: Mapping[str, int], class_names: Sequence[str]
+) -> int:
+    if name not in ids:
+        raise ValueError(_unknown_class(shift, name, len(ids), class_names))
+    return ids[name]
 
 
 def _shares_of_present(shift: Shift, n: Tensor) -> Tensor:
@@ -365,6 +300,17 @@ def _few(class_names: Sequence[str]) -> str:
     return ", ".join([*names, "…"] if len(class_names) > 5 else names)
 
 
+def _unknown_class(
+    shift: Shift, name: str, num_classes: int, class_names: Sequence[str]
+) -> str:
+    """Return the error for a class that is not there."""
+    known = f"there are {num_classes} classes, 0 to {num_classes - 1}"
+    if class_names and not name.isdigit():
+        known = f"the classes are {_few(class_names)}"
+    suggestion = did_you_mean(name, list(class_names)) or "."
+    return f"Target {shift.name!r} names class {name}, but {known}{suggestion}"
+
+
 def _chosen(shift: Shift, present: Tensor, class_names: Sequence[str]) -> list[int]:
     """Return the ids of the classes that a target names; refuse what cannot be."""
     num_classes = len(present)
@@ -373,13 +319,7 @@ def _chosen(shift: Shift, present: Tensor, class_names: Sequence[str]) -> list[i
     names = [whole] if whole in ids else shift.classes  # a name may hold commas
     unknown = [name for name in names if name not in ids]
     if unknown:
-        known = f"there are {num_classes} classes, 0 to {num_classes - 1}"
-        if class_names and not unknown[0].isdigit():
-            known = f"the classes are {_few(class_names)}"
-        raise ValueError(
-            f"Target {shift.name!r} names class {unknown[0]}, but {known}"
-            f"{did_you_mean(unknown[0], list(class_names)) or '.'}"
-        )
+        raise ValueError(_unknown_class(shift, unknown[0], num_classes, class_names))
     chosen = sorted({ids[name] for name in names})
     if shift.kind == "tweak" and not present[chosen].all():
         raise ValueError(

@@ -1,6 +1,8 @@
 """The command, its handling of errors, and the options that commands share."""
 
 import io
+import json
+import math
 import os
 import sys
 import traceback
@@ -20,30 +22,38 @@ from tailshift.registry import load_plugin
 from tailshift.text import printable
 from tailshift.workers import exit_on_signals, ignore_signals
 
-COMMANDS = (
-    *("demo", "data", "features", "train", "tune", "evaluate", "report", "figures"),
-    *(
-        "estimate",
-        "certify",
-        "retarget",
-        "predict",
-        "export",
-        "serve",
-        "reproduce",
-        "list",
-    ),
-)
-"""The commands in the order of the work, as the help lists them."""
+GROUPS = {
+    "Start": ("demo", "data", "features", "train"),
+    "Inspect": ("list", "show", "runs", "evaluate", "report", "figures"),
+    "Shift": ("estimate", "certify", "retarget", "predict"),
+    "Deploy": ("export", "serve"),
+    "Research": ("tune", "reproduce"),
+}
+"""The commands in the order of the work, by their headings in the help."""
+COMMANDS = tuple(name for group in GROUPS.values() for name in group)
 
 
-class _InOrder(TyperGroup):
+class _InGroups(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)
         return [name for name in COMMANDS if name in names]
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(map(len, COMMANDS))
+        for heading, names in GROUPS.items():
+            found = {name: self.get_command(ctx, name) for name in names}
+            limit = formatter.width - 6 - width
+            rows = [
+                (name.ljust(width), command.get_short_help_str(limit))
+                for name, command in found.items()
+                if command is not None
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
 
 app = typer.Typer(
-    cls=_InOrder,
+    cls=_InGroups,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train once on long-tailed data, serve any label distribution.",
     no_args_is_help=True,
@@ -55,7 +65,8 @@ console = Console()
 
 TARGETS = (
     "source, uniform, forward:RATIO, backward:RATIO, permuted:RATIO, dirichlet:ALPHA, "
-    "tweak:CLASS:SHARE, knock_out:CLASS,CLASS or a file of counts or shares."
+    "tweak:CLASS:SHARE, knock_out:CLASS,CLASS, SHARE,SHARE, CLASS=SHARE,CLASS=SHARE or "
+    "a file of counts or shares."
 )
 """The targets as help texts name them; a test compares them with what is parsed."""
 
@@ -65,7 +76,11 @@ DataRoot = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="KEY=VALUE, e.g. method.alpha=0.05; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, e.g. method.alpha=0.05; may be repeated.",
+    ),
 ]
 
 
@@ -83,17 +98,15 @@ Plugins = Annotated[
         metavar="FILE",
         callback=_load_plugins,
         is_eager=True,
-        help="Run this Python file first; it registers methods, data sets and so on.",
+        help="Run a Python file that registers methods or data sets.",
     ),
 ]
 Jobs = Annotated[
     int,
-    typer.Option(
-        help="Runs at once, in processes that share the cores or take a GPU each; "
-        "0: one for each GPU or core."
-    ),
+    typer.Option(help="Number of runs at the same time; 0: one per GPU or core."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing files.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Csv = Annotated[
     Path | None, typer.Option(help="Also write the table to this CSV file.")
 ]
@@ -276,6 +289,20 @@ def announce(text: str) -> None:
 def print_note(text: str) -> None:
     """Print what a user should know, beside the results."""
     print(f"note: {printable(text)}", file=sys.stderr)
+
+
+def print_json(content: Any) -> None:
+    """Print content as JSON, in which NaN is null."""
+    print(json.dumps(_without_nan(content), indent=2, ensure_ascii=False))
+
+
+def _without_nan(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {key: _without_nan(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_without_nan(value) for value in content]
+    is_nan = isinstance(content, float) and not math.isfinite(content)
+    return None if is_nan else content
 
 
 def write_text(path: Path, text: str) -> None:

@@ -183,7 +183,7 @@ def evaluate(
         source: Logits and labels of a test set, or their file; or a run or its
             directory, whose test logits are scored. Classes that do not occur in the
             test set are skipped by the named targets.
-        targets: Names of :class:`~tailshift.targets.Shift`, files of
+        targets: Names of :class:`~tailshift.target_names.Shift`, files of
             counts, or ``"as_is"``: the whole test set, raw, as its prior is not known
             but read from the labels.
         sampling: ``"expected"``, the expectation over all test sets with the target's

@@ -33,7 +33,7 @@ class PostCompensated(nn.Module):
         model: Any module that returns logits of shape (…, C).
         logit_prior: The prior that the model's logits carry, shape (C,).
         target_prior: The prior to answer for: a vector (C,), a name (``"uniform"``,
-            ``"backward:10"`` …, see :class:`~tailshift.targets.Shift`) or a file.
+            ``"backward:10"`` …, see :class:`~tailshift.target_names.Shift`) or a file.
         estimator: What :meth:`adapt` estimates with, unless it is given another.
         source_counts: Training images of each class, shape (C,), for names that follow
             them.

@@ -16,7 +16,7 @@ from tailshift.paper.comparison import Comparison
 from tailshift.report.latex import bold, latex_table, latex_text
 from tailshift.report.rows import short_target, target_label
 from tailshift.report.tables import markdown_text
-from tailshift.targets import is_shift
+from tailshift.target_names import is_shift
 from tailshift.text import printable
 
 OURS = "ours (n): mean ± sd of n seeds, last epoch, uniform test set"

@@ -9,7 +9,7 @@ from tailshift.evaluation.sampling import USES_ALL_SAMPLES
 from tailshift.evaluation.summary import Summary
 from tailshift.metrics.table import METRICS
 from tailshift.report.runs import row_names
-from tailshift.targets import is_shift
+from tailshift.target_names import is_shift
 
 
 @dataclass(frozen=True)

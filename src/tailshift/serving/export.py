@@ -21,7 +21,8 @@ from tailshift.priors import VectorLike, as_prior, from_counts, uniform
 from tailshift.runs.run import Run, as_run
 from tailshift.serving.images import PathLike, preparation_of
 from tailshift.storage import json_text
-from tailshift.targets import SOURCE, Target
+from tailshift.target_names import SOURCE
+from tailshift.targets import Target
 
 BATCH_SIZES = (1, 2, 7)
 TOLERANCE = 1e-4

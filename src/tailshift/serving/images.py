@@ -32,7 +32,8 @@ from tailshift.models.classifier import over_views
 from tailshift.predictions import Predictions
 from tailshift.priors import VectorLike
 from tailshift.runs.run import Run, as_run
-from tailshift.targets import SOURCE, Target
+from tailshift.target_names import SOURCE
+from tailshift.targets import Target
 from tailshift.text import csv_cell, cut, printable
 
 PathLike: TypeAlias = str | os.PathLike[str]

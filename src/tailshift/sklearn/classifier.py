@@ -250,8 +250,8 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             X: Samples.
             target_prior: :math:`p_t` in the order of ``classes_``, shape (C,); a name
                 (``"uniform"``, ``"backward:10"``, ``"tweak:LABEL:0.5"`` …, see
-                :class:`~tailshift.targets.Shift`); a file of counts or shares; or None
-                for ``target_prior_``.
+                :class:`~tailshift.target_names.Shift`); a file of counts or shares; or
+                None for ``target_prior_``.
         """
         check_is_fitted(self)
         log_p = torch.stack(
