@@ -59,8 +59,11 @@ def test_help__has_a_short_form(tailshift: Command, command: tuple[str, ...]) ->
 
 
 def test_help__lists_the_commands_in_the_order_of_the_work(tailshift: Command) -> None:
-    listed = tailshift("--help").out.partition("Commands:\n")[2]
-    assert tuple(re.findall(r"^  ([a-z]+)", listed, re.MULTILINE)) == IN_ORDER
+    text = tailshift("--help").out
+    summaries = dict(re.findall(r"^  ([a-z]+)  +(.+)$", text, re.MULTILINE))
+    assert tuple(summaries) == IN_ORDER
+    assert max(map(len, summaries.values())) <= 55
+    assert "..." not in text.partition("\nStart:")[2]
 
 
 def test_completion__of_a_command() -> None:

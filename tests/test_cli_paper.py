@@ -452,12 +452,12 @@ def test_data_check__refuses_settings_of_other_things(
 
 @pytest.mark.parametrize("command", [("train", "--data"), ("data", "check")])
 def test_data__a_path_alone(tailshift: Command, command: tuple[str, ...]) -> None:
-    Path("photos").mkdir()
-    assert tailshift(*command, "./photos") == (
+    Path("photos.csv").touch()
+    assert tailshift(*command, "./photos.csv") == (
         2,
         "",
-        "error: `--data` must say what ./photos is, but is only its path. Write "
-        "folder:./photos.\n",
+        "error: `--data ./photos.csv` has no type. Did you mean `--data "
+        "csv:./photos.csv`?\n",
     )
 
 

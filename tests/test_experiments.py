@@ -2,11 +2,19 @@ import importlib.util
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from tailshift.evaluation.results import read_results
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "experiments"
 RESULTS = ROOT / "results"
+
+
+@pytest.fixture(autouse=True)
+def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts import each other by their names."""
+    monkeypatch.syspath_prepend(EXPERIMENTS)
 
 
 def _load(name: str) -> ModuleType:

@@ -52,13 +52,14 @@ def test_parse_data_option__refuses(option, message):
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [
-        ("./photos", "folder:./photos"),
-        ("tables", "parquet:tables"),
-        ("photos/birds.CSV", "csv:photos/birds.CSV"),
-        ("photos/birds.txt", "list:photos/birds.txt"),
-        ("tables/train.parquet", "parquet:tables/train.parquet"),
-        ("photos/C:x.csv", "csv:photos/C:x.csv"),
-        ("photos/a.jpg", "csv:, list: or parquet: before it"),
+        ("photos/birds.CSV", "Did you mean `--data csv:photos/birds.CSV`?"),
+        ("photos/birds.txt", "Did you mean `--data list:photos/birds.txt`?"),
+        (
+            "tables/train.parquet",
+            "Did you mean `--data parquet:tables/train.parquet`?",
+        ),
+        ("photos/C:x.csv", "Did you mean `--data csv:photos/C:x.csv`?"),
+        ("photos/a.jpg", "Put csv:, list: or parquet: first."),
     ],
 )
 def test_parse_data_option__a_path_alone(path, remedy, tmp_path, monkeypatch):
@@ -68,9 +69,9 @@ def test_parse_data_option__a_path_alone(path, remedy, tmp_path, monkeypatch):
     for name in ("birds.CSV", "birds.txt", "C:x.csv", "a.jpg"):
         Path("photos", name).touch()
     Path("tables", "train.parquet").touch()
-    with pytest.raises(ValueError, match="path") as error:
+    with pytest.raises(ValueError, match="type") as error:
         parse_data_option(path)
-    assert str(error.value) == (
-        f"`--data` must say what {path} is, but is only its path. Write {remedy}."
-    )
+    assert str(error.value) == f"`--data {path}` has no type. {remedy}"
+    assert parse_data_option("./photos") == {"name": "folder", "path": "./photos"}
+    assert parse_data_option("tables") == {"name": "parquet", "path": "tables"}
     assert parse_data_option("digits_lt") == {"name": "digits_lt"}  # not the folder

@@ -7,11 +7,22 @@ configure_command()  # before anything below imports torch
 from tailshift.workers import exit_on_signals  # noqa: E402
 
 with exit_on_signals():  # they come before `main` runs, too
-    from tailshift.cli import list, paper, retarget, serve, show, train
+    from tailshift.cli import (
+        features,
+        inspect,
+        list,
+        paper,
+        retarget,
+        serve,
+        show,
+        train,
+    )
     from tailshift.cli.app import app, main, program
 
 __all__ = [
     "app",
+    "features",
+    "inspect",
     "list",
     "main",
     "paper",

@@ -1,4 +1,4 @@
-"""Commands that say what there is: list, data check."""
+"""Commands that list entries and check data: list, data check."""
 
 import sys
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from tailshift.cli.app import DataRoot, Plugins, app, console
+from tailshift.cli.app import DataRoot, Json, Plugins, app, console, print_json
 from tailshift.registry import OWN, Registry
 from tailshift.text import printable
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Listed(StrEnum):
-    """What there are lists of."""
+    """Kinds of entries."""
 
     METHODS = "methods"
     LOSSES = "losses"
@@ -48,16 +48,25 @@ REGISTRIES = {
     Listed.METRICS: "tailshift.metrics",
     Listed.FIGURES: "tailshift.report.plots",
 }
-"""The room that each registry, called as its list is, stands in."""
+"""The package of each registry; the registry has the name of its kind."""
 
 
 @app.command("list", epilog="Example: tailshift list methods")
 def list_command(
     kind: Annotated[Listed, typer.Argument(help="What to list.")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[WORD...]", help="Show only entries with these words."),
+    ] = None,
+    json: Json = False,
     plugin: Plugins = None,
 ) -> None:
-    """List the entries of a kind, and the plugin that each comes from, if any."""
+    """List recipes, methods, models and other entries."""
     rows = _recipe_rows() if kind == Listed.RECIPES else _entry_rows(kind)
+    rows = [row for row in rows if _has_words(row, words or ())]
+    if json:
+        print_json([_as_object(row) for row in rows])
+        return
     if not console.is_terminal:
         print("\n".join("\t".join(row) for row in rows))
         return
@@ -66,6 +75,16 @@ def list_command(
     for name, sentence, *more in rows:  # narrow terminals have room for two columns
         table.add_row(_above(name, more[:1], "  "), _above(sentence, more[1:], ""))
     console.print(table)
+
+
+def _has_words(row: Sequence[str], words: Sequence[str]) -> bool:
+    text = " ".join(row).lower()
+    return all(word.lower() in text for word in words)
+
+
+def _as_object(row: Sequence[str]) -> dict[str, object]:
+    name, sentence, *more = row
+    return {"name": name, "sentence": sentence, "more": more}
 
 
 def _above(first: str, more: Sequence[str], indent: str) -> Text:
@@ -116,13 +135,13 @@ def _cost(config: "RunConfig") -> str:
     return epochs if shape is None else f"{epochs} × {shape.num_samples:,} images"
 
 
-data_app = typer.Typer(help="Look at data before hours are spent on it.")
+data_app = typer.Typer(help="Validate a dataset before training.")
 app.add_typer(data_app, name="data", epilog="Example: tailshift data check digits_lt")
 
 
 @data_app.callback()
 def _group() -> None:
-    """Keep ``check`` a command of its own, though it is the only one."""
+    """Keep ``check`` a subcommand, although there is only one."""
 
 
 @data_app.command(epilog="Example: tailshift data check digits_lt")
@@ -133,7 +152,11 @@ def check(
     ],
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="data.KEY=VALUE, e.g. data.image_root=pictures."),
+        typer.Option(
+            "--set",
+            metavar="data.KEY=VALUE",
+            help="Change a setting, e.g. data.image_root=pictures.",
+        ),
     ] = None,
     data_root: DataRoot = None,
     plugin: Plugins = None,
@@ -141,7 +164,7 @@ def check(
         bool, typer.Option("--all", help="Decode every image, not only 500 per split.")
     ] = False,
 ) -> None:
-    """Verify lists, labels, counts and files of a data set."""
+    """Check lists, labels, counts and files of a dataset."""
     from tailshift.data import check_data
     from tailshift.data.own_images import OwnImages
     from tailshift.recipes import dataset_of

@@ -94,9 +94,10 @@ def reproduce_command(
     force: Force = False,
     jobs: Jobs = 1,
 ) -> None:
-    """Train what a table of the paper lacks; print ours beside the paper's.
+    """Train and compare a table or figure of the paper.
 
-    A figure of the paper is drawn instead, as SVG and PNG.
+    Missing runs are trained. A table is printed next to the paper's numbers; a figure
+    is written as SVG and PNG.
     """
     from tailshift.paper.numbers import PAPER_FIGURES
     from tailshift.paper.reproduce import figure_files, reproduce
@@ -189,7 +190,10 @@ def tune_command(
     plugin: Plugins = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Search α and λ on validation data; the same command resumes a search."""
+    """Search α and λ of LADE on validation data.
+
+    Run the same command again to resume.
+    """
     from tailshift.paper import tune, tune_results
     from tailshift.recipes import load_recipe
 

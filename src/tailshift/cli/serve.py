@@ -132,10 +132,10 @@ def predict(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Classify images under a class mix: path, class, probability, the next four.
+    """Classify images for a given class distribution.
 
-    Without --target, --adapt or --book the answers are for the mix of the training
-    data.
+    Prints path, predicted class, probability and the next four classes. Without
+    --target, --adapt or --book predictions are for the training prior.
     """
     from tailshift import serving
     from tailshift.serving.images import check_output, print_answers
@@ -190,9 +190,10 @@ def export(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Write a run as an ONNX file, checked against PyTorch: uint8 pixels in.
+    """Write a run as a verified ONNX file.
 
-    Without --target or --target-input the answers are for the mix of the training data.
+    The input is uint8 pixels; the file is compared with PyTorch. Without --target or
+    --target-input predictions are for the training prior.
     """
     from tailshift.serving import export as module
 
@@ -224,9 +225,10 @@ def estimate(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Estimate the prior of unlabelled data, and decide whether to use it.
+    """Estimate the class distribution of unlabelled data.
 
-    Labels in the file of unlabelled logits are used for the last column alone.
+    Also decides whether to use the estimate. Labels in the file of unlabelled logits
+    are only used for the last column.
     """
     from tailshift import serving
 
@@ -379,7 +381,7 @@ def serve(
     ] = "approve",
     plugin: Plugins = None,
 ) -> None:
-    """Answer images over HTTP, with a class mix for each site and a page to watch."""
+    """Serve predictions over HTTP, with one prior per site."""
     from tailshift.serving import inference
 
     for package in ("fastapi", "uvicorn", "python_multipart", "onnxruntime"):

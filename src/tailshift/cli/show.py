@@ -1,5 +1,6 @@
-"""Commands that show what finished runs are worth: evaluate, report, figures."""
+"""Commands that score finished runs: evaluate, report, figures."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,6 +10,7 @@ from tailshift.cli.app import (
     TARGETS,
     Csv,
     Force,
+    Json,
     Latex,
     LogitPriorOption,
     LogitsFiles,
@@ -17,6 +19,7 @@ from tailshift.cli.app import (
     RunsOrLogits,
     app,
     console,
+    print_json,
     print_note,
     write_text,
 )
@@ -81,13 +84,14 @@ def evaluate_command(
             help="Also save each run's test logits, in half precision, to this folder."
         ),
     ] = None,
+    json: Json = False,
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Print raw and compensated scores of finished runs, or of logits, on targets.
+    """Print scores of runs or logits for target priors.
 
-    Beside them stands n, the number of test samples that they are of. The CSV file has
-    accuracy and the four calibration metrics, whatever is shown.
+    Scores are as trained and re-targeted; n is the number of test samples. The CSV
+    file and --json have accuracy and the four calibration metrics.
     """
     from tailshift.evaluation.results import add_results, keep_logits, result_rows
     from tailshift.metrics.table import CALIBRATION, check_metric
@@ -128,10 +132,13 @@ def evaluate_command(
         repeats=repeats,
     )
     tables = [[s for s in summaries if s.metric == name] for name in shown]
-    for table in tables:
-        console.print(summary_table(table))
-    for sentence in filter(None, map(report_runs.carried_sentence, found)):
-        print(printable(sentence))
+    if json:
+        print_json([dataclasses.asdict(summary) for summary in summaries])
+    else:
+        for table in tables:
+            console.print(summary_table(table))
+        for sentence in filter(None, map(report_runs.carried_sentence, found)):
+            print(printable(sentence))
     if csv is not None:
         write_csv(csv, summaries)
     if markdown is not None:
@@ -161,7 +168,10 @@ def report_command(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Write report.html and table.csv of finished runs, or of logits, into a folder."""
+    """Write an HTML report of runs or logits.
+
+    The folder gets report.html and table.csv.
+    """
     from tailshift.report import report
 
     page = report(
@@ -209,7 +219,7 @@ def figures(
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
-    """Write figures of finished runs, or of logits, as SVG and PNG into a folder."""
+    """Write figures of runs or logits as SVG and PNG."""
     from tailshift.report.plots import (  # Matplotlib takes a while
         write_figures,
     )

