@@ -37,7 +37,9 @@ import uvicorn
 from PIL import Image
 
 from tailshift.serving.inference import OnnxModel
-from tailshift.serving.server import Service, build_app, open_service
+from tailshift.serving.routes import build_app
+from tailshift.serving.server import open_service
+from tailshift.serving.service import Service
 
 AIM, IMAGES, CLIENTS, SIZE = 0.7, 8, 8, 224
 

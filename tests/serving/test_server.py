@@ -23,7 +23,7 @@ pytest.importorskip("python_multipart")
 from starlette.testclient import TestClient
 
 from tailshift.serving import server
-from tailshift.serving.inference import needed
+from tailshift.serving.inference import OnnxModel, needed
 from tailshift.serving.messages import Limits
 
 pytestmark = pytest.mark.filterwarnings(
@@ -38,7 +38,7 @@ def connect(
     trained: Run, model_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Connect]:
     """Open a client of a new server; estimates are made only when a test asks."""
-    monkeypatch.setattr(server, "REFRESH_SECONDS", 3600)
+    monkeypatch.setattr("tailshift.serving.service.REFRESH_SECONDS", 3600)
     clients = []
 
     def make(token: str = "", **settings: Any) -> TestClient:
@@ -103,7 +103,7 @@ def test_predict__a_file_with_a_built_in_mix_answers_alike(
     from tailshift.serving.export import export_onnx
 
     export_onnx(trained, tmp_path / "built_in.onnx", target_prior="uniform")
-    model = server.OnnxModel(tmp_path / "built_in.onnx", threads=1)
+    model = OnnxModel(tmp_path / "built_in.onnx", threads=1)
     service = connect().service
     np.testing.assert_allclose(model.probe(), service.model.probe(), atol=1e-4)
 
@@ -527,10 +527,10 @@ def test_needed__says_what_to_install() -> None:
 def test_model__must_be_an_exported_file(tmp_path: Path) -> None:
     (tmp_path / "a.onnx").write_bytes(b"no model")
     with pytest.raises(ValueError, match="ONNX") as broken:
-        server.OnnxModel(tmp_path / "a.onnx")
+        OnnxModel(tmp_path / "a.onnx")
     assert str(broken.value).startswith(
         f"{tmp_path / 'a.onnx'} is no ONNX file that can be run ("
     )
     with pytest.raises(FileNotFoundError) as missing:
-        server.OnnxModel(tmp_path / "b.onnx")
+        OnnxModel(tmp_path / "b.onnx")
     assert str(missing.value) == f"There is no run or ONNX file {tmp_path / 'b.onnx'}."

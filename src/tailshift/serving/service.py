@@ -1,0 +1,350 @@
+"""The service behind the routes: one model, its sites and its batches."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+
+import numpy as np
+from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
+
+from tailshift.data.images import BrokenImageError
+from tailshift.priors import class_ids
+from tailshift.registry import did_you_mean
+from tailshift.serving.images import TOP
+from tailshift.serving.inference import Batcher, OnnxModel, Pixels
+from tailshift.serving.messages import (
+    MOST_BODY,
+    Answer,
+    AnsweredMix,
+    ExpectedAccuracy,
+    Given,
+    Limits,
+    Point,
+    PredictResponse,
+    Ranked,
+    RequestError,
+    SiteResponse,
+    SitesResponse,
+    SiteSummary,
+    check_site,
+    from_form,
+    from_json,
+    quoted,
+)
+from tailshift.serving.metrics import ServerMetrics
+from tailshift.serving.streams import LogitRows, Mix, Sites, TooManySitesError, Vector
+from tailshift.text import cut, printable
+
+FLUSH_SECONDS, REFRESH_SECONDS = 1.0, 2.0
+
+
+class Service:
+    """The model, its sites and its queue, behind the routes.
+
+    Args:
+        model: Answers images.
+        sites: Keeps the mixes.
+        limits: What requests may take.
+        reason: Why nothing is estimated, if so.
+        batch_size: See `Batcher`.
+        wait: See `Batcher`.
+    """
+
+    def __init__(
+        self,
+        model: OnnxModel,
+        sites: Sites,
+        *,
+        limits: Limits | None = None,
+        reason: str = "",
+        batch_size: int = 32,
+        wait: float = 0.005,
+    ) -> None:
+        self.model, self.sites, self.reason = model, sites, reason
+        self.limits = Limits() if limits is None else limits
+        self.metrics = ServerMetrics()
+        self.batcher = Batcher(
+            model.logits, size=batch_size, wait=wait, most=self.limits.queued_images
+        )
+        self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, "tailshift-decode")
+        self._class_ids = class_ids(model.class_names, len(model.class_names))
+        self._num_held = 0
+        self._fault = ""
+
+    @property
+    def fault(self) -> str:
+        """What went wrong beside the requests, in a sentence; else empty."""
+        return self.sites.fault or self._fault
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """Run batches, and write and estimate in threads of their own."""
+        stop = threading.Event()
+        threads = [
+            threading.Thread(target=self._every, args=(seconds, work, stop))
+            for seconds, work in (
+                (FLUSH_SECONDS, self.sites.flush),
+                (REFRESH_SECONDS, self.sites.refresh),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        worker = asyncio.create_task(self.batcher.work())
+        try:
+            yield
+        finally:
+            worker.cancel()
+            stop.set()
+            for thread in threads:
+                await run_in_threadpool(thread.join)
+            self.sites.close()
+
+    def _every(
+        self, seconds: float, work: Callable[[], None], stop: threading.Event
+    ) -> None:
+        while not stop.wait(seconds):
+            try:
+                work()
+            except Exception as error:  # it must go on with the next stream
+                name = type(error).__name__
+                self._fault = f"No mix was estimated ({name}: {printable(str(error))})."
+
+    async def predict(self, request: Request) -> PredictResponse:
+        """Answer the images of a request."""
+        start = time.perf_counter()
+        with self._holding() as hold:
+            body = await self.receive(request, self.limits.upload_bytes, hold)
+            given = await self._parse(request, body)
+            mix = self._mix(given)
+            pixels = await self._prepare(given.images)
+        f = await self.batcher(pixels)
+        if given.site is not None:
+            self.sites.record(given.site, f)
+        self.metrics.images[mix.origin] += len(f)
+        self.metrics.observe(time.perf_counter() - start)
+        return PredictResponse(
+            answers=self._answers(f, mix.shares),
+            mix=AnsweredMix(origin=mix.origin, shares=mix.shares.tolist()),
+            site=None if given.site is None else self.summary(given.site),
+        )
+
+    async def receive(
+        self,
+        request: Request,
+        most: int = MOST_BODY,
+        hold: Callable[[int], None] = lambda count: None,
+    ) -> bytes:
+        """Return the body of a request, within the limits."""
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for part in request.stream():
+                    hold(len(part))
+                    size += len(part)
+                    if size > most:
+                        text = f"a request must have at most {most:,} bytes."
+                        raise RequestError(413, text, "upload_bytes")
+                    parts.append(part)
+        except TimeoutError:
+            seconds = self.limits.seconds
+            raise RequestError(
+                408,
+                f"a request must arrive within {seconds:g} s, but did not.",
+                "seconds",
+            ) from None
+        return b"".join(parts)
+
+    def summary(self, name: str) -> SiteSummary:
+        """Return a site in short."""
+        site = self.sites.get(name)
+        moved = None
+        if site.estimate is not None:
+            gaps = np.abs(site.estimate - self.model.source_prior)
+            moved = float(0.5 * gaps.sum())
+        return SiteSummary(
+            site=name,
+            adapt=site.adapt,
+            mix_from=self.sites.mix(name).origin,
+            images_seen=site.num_seen,
+            p_value=site.p_value,
+            reason=site.reason,
+            moved=moved,
+            alarms=self.sites.alarms(name),
+        )
+
+    def details(self, name: str) -> SiteResponse:
+        """Return a site in full."""
+        site, mix = self.sites.get(name), self.sites.mix(name)
+        as_trained, retargeted = (
+            (None, None)
+            if site.expected is None
+            else (
+                ExpectedAccuracy(value=value, low=low, high=high)
+                for value, low, high in site.expected.tolist()
+            )
+        )
+        return SiteResponse(
+            summary=self.summary(name),
+            mix=AnsweredMix(origin=mix.origin, shares=mix.shares.tolist()),
+            approved=_listed(site.approved),
+            estimate=_listed(site.estimate),
+            low=_listed(site.low),
+            high=_listed(site.high),
+            expected_as_trained=as_trained,
+            expected_retargeted=retargeted,
+            doubt=site.doubt,
+            history=[
+                Point(
+                    images_seen=found.num_seen,
+                    at=found.at,
+                    estimate=found.estimate.tolist(),
+                    low=found.low.tolist(),
+                    high=found.high.tolist(),
+                )
+                for found in self.sites.history(name)
+            ],
+        )
+
+    def overview(self) -> SitesResponse:
+        """Return all sites."""
+        return SitesResponse(
+            classes=list(self.model.class_names),
+            training=self.model.source_prior.tolist(),
+            adaptation=self.reason,
+            sites=[self.summary(name) for name in self.sites.names()],
+        )
+
+    @contextmanager
+    def _holding(self) -> Iterator[Callable[[int], None]]:
+        """Count the bytes of a request until it is prepared."""
+        held = 0
+
+        def hold(count: int) -> None:
+            nonlocal held
+            if self._num_held + count > self.limits.held_bytes:
+                raise RequestError(
+                    429,
+                    f"all requests must have at most {self.limits.held_bytes:,} "
+                    "bytes together, but have more. Try again later.",
+                    "held_bytes",
+                )
+            held += count
+            self._num_held += count
+
+        try:
+            yield hold
+        finally:
+            self._num_held -= held
+
+    async def _parse(self, request: Request, body: bytes) -> Given:
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json":
+            given = from_json(body)
+        elif kind == "multipart/form-data":
+            given = await from_form(request, body, self.limits)
+        else:
+            raise RequestError(
+                415,
+                "`Content-Type` must be application/json or multipart/form-data, but "
+                f"is {printable(cut(kind, 80)) or 'missing'!r}.",
+            )
+        if len(given.images) > self.limits.images:
+            raise RequestError(
+                413,
+                f"a request must have at most {self.limits.images} images, but has "
+                f"{len(given.images)}.",
+                "images",
+            )
+        return given
+
+    def _mix(self, given: Given) -> Mix:
+        """Return the mix to answer for: that of the request, of its site or neither."""
+        if given.site is not None and given.mix is not None:
+            raise RequestError(
+                422, "`site` names a mix and `mix` is one: give one of them."
+            )
+        if given.mix is not None:
+            return Mix(self._shares(given.mix), "request")
+        if given.site is None:
+            return Mix(self.model.source_prior, "training")
+        check_site(given.site)
+        try:
+            self.sites.check_room(given.site)
+        except TooManySitesError as error:
+            raise RequestError(403, str(error), "sites") from None
+        return self.sites.mix(given.site)
+
+    def _shares(self, mix: list[float] | dict[str, float]) -> Vector:
+        """Return shares (C,) from shares or counts, in order or by class."""
+        num_classes = len(self.model.class_names)
+        if isinstance(mix, dict):
+            mix = self._in_order(mix)
+        if len(mix) != num_classes:
+            raise RequestError(
+                422, f"`mix` must have {num_classes} shares, but has {len(mix)}."
+            )
+        shares = np.array(mix, dtype=np.float64)
+        if not shares.max() > 0:
+            raise RequestError(422, "`mix` must not be 0 for every class.")
+        shares /= shares.max()  # the sum of large ones may overflow
+        shares /= shares.sum()
+        return shares
+
+    def _in_order(self, mix: dict[str, float]) -> list[float]:
+        unknown = next((name for name in mix if name not in self._class_ids), None)
+        if unknown is not None:
+            hint = did_you_mean(cut(unknown), list(self.model.class_names)) or "."
+            raise RequestError(
+                422, f"`mix` names an unknown class {quoted(unknown)}{hint}"
+            )
+        by_id = {self._class_ids[name]: share for name, share in mix.items()}
+        for c, name in enumerate(self.model.class_names):
+            if c not in by_id:
+                raise RequestError(
+                    422,
+                    f"`mix` must hold every class, but lacks {quoted(name)}. Write 0 "
+                    "for a class that does not occur.",
+                )
+        return [by_id[c] for c in sorted(by_id)]
+
+    async def _prepare(self, images: Sequence[bytes]) -> Pixels:
+        """Return all images as the network sees them."""
+        self.batcher.check_room(len(images))  # before the work of decoding
+        loop = asyncio.get_running_loop()
+        tasks = [
+            loop.run_in_executor(
+                self._decoders, self.model.prepare, encoded, self.limits.pixels
+            )
+            for encoded in images
+        ]
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        for i, result in enumerate(found):
+            if isinstance(result, BrokenImageError):
+                reason = printable(cut(str(result)))
+                raise RequestError(422, f"image {i} of `images` {reason}.")
+            if isinstance(result, BaseException):
+                raise result
+        return np.stack(found)  # type: ignore[arg-type] # no exception is left
+
+    def _answers(self, logits: LogitRows, mix: Vector) -> list[Answer]:
+        probs = self.model.probs(logits, mix)
+        order = np.argsort(-probs, axis=1, kind="stable")[:, :TOP]
+        answers = []
+        for row, classes in zip(probs, order, strict=True):
+            top = [
+                Ranked(name=self.model.class_names[c], probability=float(row[c]))
+                for c in classes
+            ]
+            answers.append(
+                Answer(name=top[0].name, probability=top[0].probability, top=top)
+            )
+        return answers
+
+
+def _listed(vector: Vector | None) -> list[float] | None:
+    return None if vector is None else vector.tolist()
