@@ -34,15 +34,10 @@ from tailshift.data.parquet import ImageParquet
 from tailshift.evaluation.results import COLUMNS, read_results, result_rows
 from tailshift.models import build_backbone, load_backbone_weights
 from tailshift.runs.checkpoint import Position, load_checkpoint, save_checkpoint
-from tailshift.runs.files import load_weights, save_weights
-from tailshift.serving.images import read_sites, sites_of
+from tailshift.runs.run import load_weights, save_weights
+from tailshift.serving.image_sites import read_sites, sites_of
 from tailshift.serving.inference import OnnxModel
-from tailshift.storage import (
-    CHECKSUM,
-    FORMAT,
-    NOTES,
-    checksum,
-)
+from tailshift.storage import CHECKSUM, FORMAT, NOTES, checksum
 from tailshift.targets import read_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")

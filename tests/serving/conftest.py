@@ -76,6 +76,50 @@ def rows_of() -> Callable[..., Any]:
     return draw
 
 
+@pytest.fixture
+def connect(
+    trained: Run, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Any]]:
+    """Open a client of a new server; estimates are made only when a test asks."""
+    for package in ("fastapi", "onnxruntime", "python_multipart", "uvicorn"):
+        pytest.importorskip(package)
+    from starlette.testclient import TestClient
+
+    from tailshift.serving import server
+
+    monkeypatch.setattr("tailshift.serving.service.REFRESH_SECONDS", 3600)
+    clients = []
+
+    def make(token: str = "", **settings: Any) -> Any:
+        settings = {"held_out": trained.predictions("val"), "threads": 1} | settings
+        service = server.open_service(model_file, **settings)
+        app = server.build_app(service, token=token)
+        client = TestClient(app, base_url="http://127.0.0.1")
+        client.__enter__()
+        clients.append(client)
+        client.service = service  # type: ignore[attr-defined]
+        return client
+
+    yield make
+    for client in clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def send_images(body: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Send test digits to a site in requests of 50, and return the last response."""
+
+    def send(client: Any, rows: Any, site: str) -> dict[str, Any]:
+        for start in range(0, len(rows), 50):
+            content = body(rows[start : start + 50], site=site)
+            answer = client.post("/predict", json=content)
+            assert answer.status_code == 200
+        found: dict[str, Any] = answer.json()
+        return found
+
+    return send
+
+
 @contextmanager
 def _serving(app: Any) -> Iterator[str]:
     import uvicorn

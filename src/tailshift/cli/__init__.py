@@ -8,10 +8,12 @@ from tailshift.workers import exit_on_signals  # noqa: E402
 
 with exit_on_signals():  # they come before `main` runs, too
     from tailshift.cli import (
+        estimate,
         features,
         inspect,
         list,
         paper,
+        predict,
         retarget,
         serve,
         show,
@@ -21,11 +23,13 @@ with exit_on_signals():  # they come before `main` runs, too
 
 __all__ = [
     "app",
+    "estimate",
     "features",
     "inspect",
     "list",
     "main",
     "paper",
+    "predict",
     "program",
     "retarget",
     "serve",

@@ -8,15 +8,9 @@ from tailshift.serving.estimation import (
     estimate_shift,
     read_unlabelled,
 )
-from tailshift.serving.images import (
-    Answers,
-    ImageLogits,
-    answer_rows,
-    image_logits,
-    image_paths,
-    predict,
-    write_answers,
-)
+from tailshift.serving.image_predictions import Answers, predict
+from tailshift.serving.images import ImageLogits, image_logits, image_paths
+from tailshift.serving.prediction_table import answer_rows, write_answers
 
 __all__ = [
     "Answers",

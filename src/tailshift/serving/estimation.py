@@ -17,8 +17,8 @@ from tailshift.estimators import certify as certify_logits
 from tailshift.estimators.known_classes import ClassList
 from tailshift.predictions import Predictions, read_npz, read_safetensors
 from tailshift.priors import from_labels, write_prior
-from tailshift.runs.run import Run, load_run
-from tailshift.serving import images
+from tailshift.runs.run import Run, as_run, load_run
+from tailshift.serving.images import PathLike, Track, image_logits, image_paths
 from tailshift.targets import Target
 
 AS_TRAINED, ESTIMATED, TRUE = "as trained", "estimated", "true"
@@ -66,18 +66,18 @@ class ShiftReport:
     num_unlabelled: int
     broken: dict[str, str]
 
-    def save_prior(self, path: images.PathLike) -> None:
+    def save_prior(self, path: PathLike) -> None:
         """Write the prior to answer for as a file that can be given as a target."""
         write_prior(path, self.adaptation.target_prior, self.class_names)
 
 
 def estimate(
-    source: Run | Predictions | images.PathLike,
-    unlabelled: Unlabelled | ArrayLike | images.PathLike,
+    source: Run | Predictions | PathLike,
+    unlabelled: Unlabelled | ArrayLike | PathLike,
     *,
-    held_out: Predictions | images.PathLike | None = None,
+    held_out: Predictions | PathLike | None = None,
     classes: ClassList | None = None,
-    track: images.Track = iter,
+    track: Track = iter,
     announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
     """Estimate the class mix of unlabelled data, as ``tailshift estimate`` does.
@@ -92,17 +92,17 @@ def estimate(
         track: See :func:`~tailshift.serving.images.image_logits`.
         announce: See :func:`~tailshift.estimators.adapt`.
     """
-    known, given = both_samples(source, unlabelled, held_out, track)
+    known, given = read_samples(source, unlabelled, held_out, track)
     return estimate_shift(known, given, classes=classes, announce=announce)
 
 
 def certify(
-    source: Run | Predictions | images.PathLike,
-    unlabelled: Unlabelled | ArrayLike | images.PathLike,
+    source: Run | Predictions | PathLike,
+    unlabelled: Unlabelled | ArrayLike | PathLike,
     target_prior: Target | None = None,
     *,
-    held_out: Predictions | images.PathLike | None = None,
-    track: images.Track = iter,
+    held_out: Predictions | PathLike | None = None,
+    track: Track = iter,
     **options: Any,
 ) -> Certificate:
     """Estimate accuracy on unlabelled data, as ``tailshift certify`` does.
@@ -126,20 +126,20 @@ def certify(
         >>> certify(held_out, logits[500:]).num_target
         500
     """
-    known, given = both_samples(source, unlabelled, held_out, track)
+    known, given = read_samples(source, unlabelled, held_out, track)
     return certify_logits(known, given.logits, target_prior, **options)
 
 
-def both_samples(
-    source: Run | Predictions | images.PathLike,
-    unlabelled: Unlabelled | ArrayLike | images.PathLike,
-    held_out: Predictions | images.PathLike | None,
-    track: images.Track = iter,
+def read_samples(
+    source: Run | Predictions | PathLike,
+    unlabelled: Unlabelled | ArrayLike | PathLike,
+    held_out: Predictions | PathLike | None,
+    track: Track = iter,
 ) -> tuple[Predictions, Unlabelled]:
     """Return labelled held-out logits and unlabelled logits of the same model."""
     if isinstance(source, str | os.PathLike) and Path(source).is_dir():
         source = load_run(source)
-    known = images.held_out_logits(source if held_out is None else held_out)
+    known = held_out_logits(source if held_out is None else held_out)
     given = _as_unlabelled(source, unlabelled, track)
     _check_same_model(known, given)
     return known, given
@@ -147,8 +147,8 @@ def both_samples(
 
 def _as_unlabelled(
     source: object,
-    unlabelled: Unlabelled | ArrayLike | images.PathLike,
-    track: images.Track,
+    unlabelled: Unlabelled | ArrayLike | PathLike,
+    track: Track,
 ) -> Unlabelled:
     """Return logits as they are given, from a file, or of images by the run's model."""
     if isinstance(unlabelled, Unlabelled):
@@ -163,8 +163,23 @@ def _as_unlabelled(
             f"`unlabelled` {path} are images, which only the model of a run can "
             "judge. Name a run directory, or give a file of logits."
         )
-    found = images.image_logits(source, images.image_paths(path), track=track)
+    found = image_logits(source, image_paths(path), track=track)
     return Unlabelled(found.logits, broken=found.broken)
+
+
+def held_out_logits(source: Run | Predictions | PathLike) -> Predictions:
+    """Return the validation logits of a run, or labelled logits or those of a file."""
+    if isinstance(source, Predictions):
+        return source
+    if not isinstance(source, Run) and not Path(source).is_dir():
+        return Predictions.load(source)
+    run = as_run(source)
+    if not run.has_val_logits:
+        raise FileNotFoundError(
+            f"{run.directory} has no validation logits to calibrate on. Give labelled "
+            "logits (`held_out`, --held-out)."
+        )
+    return run.predictions("val")
 
 
 def read_unlabelled(path: Path) -> Unlabelled:

@@ -47,7 +47,7 @@ class Guard:
         async def counted(message: Any) -> None:
             if message["type"] == "http.response.start":
                 route = getattr(scope.get("route"), "path", "other")
-                self._metrics.requests[route, message["status"]] += 1
+                self._metrics.requests.labels(route, message["status"]).inc()
                 message["headers"] = [*message["headers"], *SECURITY_HEADERS]
             await send(message)
 

@@ -27,7 +27,7 @@ from tailshift.data.images import (
 )
 from tailshift.serving.images import LUMA, PathLike
 from tailshift.serving.messages import RequestError
-from tailshift.serving.streams import LogitRows, Vector
+from tailshift.serving.site import LogitRows, Vector
 from tailshift.text import cut
 
 Pixels: TypeAlias = NDArray[np.uint8]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tailshift.serving.streams import Adapt, MixFrom
+from tailshift.serving.site import Adapt, MixFrom
 from tailshift.text import cut, printable
 
 if TYPE_CHECKING:

@@ -1,60 +1,92 @@
 """Metrics of the server for Prometheus."""
 
-import math
-from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from tailshift.serving.inference import Batcher
-from tailshift.serving.streams import Sites
+from tailshift.serving.sites import Sites
 
-BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+__all__ = ["CONTENT_TYPE", "ServerMetrics"]
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+disable_created_metrics()  # type: ignore[no-untyped-call] # one more line per label
 
 
 class ServerMetrics:
-    """Counts for Prometheus."""
+    """Metrics of one service.
 
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, int]] = Counter()
-        self.images: Counter[str] = Counter()
-        self._latencies: Counter[float] = Counter()
-        self._seconds = 0.0
+    Attributes:
+        requests: Requests by route and status.
+        images: Images by the origin of the prior that their predictions use.
+        seconds: Wall time of predictions.
 
-    def observe(self, seconds: float) -> None:
-        """Count a prediction by how long it took."""
-        self._seconds += seconds
-        self._latencies[next((b for b in BUCKETS if seconds <= b), math.inf)] += 1
+    Args:
+        batcher: Gives the batches so far and the images that wait.
+        sites: Gives the sites and their alarms.
+    """
 
-    def text(self, batcher: Batcher, sites: Sites) -> str:
-        """Return all in the text format of Prometheus."""
-        lines = ["# TYPE tailshift_requests_total counter"]
-        for (path, status), count in sorted(self.requests.items()):
-            labels = f'path="{path}",status="{status}"'
-            lines.append(f"tailshift_requests_total{{{labels}}} {count}")
-        lines.append("# TYPE tailshift_images_total counter")
-        for origin, count in sorted(self.images.items()):
-            lines.append(f'tailshift_images_total{{mix="{origin}"}} {count}')
-        lines += self._histogram()
-        batches, images = batcher.sizes.total(), _total(batcher.sizes)
-        alarms = sum(bool(sites.alarms(name)) for name in sites.names())
-        values = {
-            "batches_total": ("counter", batches),
-            "batched_images_total": ("counter", images),
-            "queued_images": ("gauge", batcher.num_waiting),
-            "sites": ("gauge", len(sites.names())),
-            "sites_with_alarms": ("gauge", alarms),
+    def __init__(self, batcher: Batcher, sites: Sites) -> None:
+        self._registry = CollectorRegistry()
+        self.requests = Counter(
+            "tailshift_requests",
+            "Requests by route and status.",
+            ["path", "status"],
+            registry=self._registry,
+        )
+        self.images = Counter(
+            "tailshift_images",
+            "Images by the origin of the prior in use.",
+            ["mix"],
+            registry=self._registry,
+        )
+        self.seconds = Histogram(
+            "tailshift_predict_seconds",
+            "Wall time of predictions.",
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._registry.register(_State(batcher, sites))
+
+    def text(self) -> bytes:
+        """Return all metrics in the text format."""
+        return generate_latest(self._registry)
+
+
+class _State(Collector):
+    """Reads the metrics that the batcher and the sites keep themselves."""
+
+    def __init__(self, batcher: Batcher, sites: Sites) -> None:
+        self._batcher, self._sites = batcher, sites
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield each metric with its present value."""
+        sizes, names = self._batcher.sizes, self._sites.names()
+        counters = {
+            "batches": ("Batches that the model has run.", sizes.total()),
+            "batched_images": ("Images in these batches.", _total(sizes)),
         }
-        for name, (kind, value) in values.items():
-            lines.append(f"# TYPE tailshift_{name} {kind}\ntailshift_{name} {value}")
-        return "\n".join(lines) + "\n"
-
-    def _histogram(self) -> list[str]:
-        name, total = "tailshift_predict_seconds", 0
-        lines = [f"# TYPE {name} histogram"]
-        for bound in (*BUCKETS, math.inf):
-            total += self._latencies[bound]
-            label = "+Inf" if bound == math.inf else f"{bound:g}"
-            lines.append(f'{name}_bucket{{le="{label}"}} {total}')
-        return [*lines, f"{name}_sum {self._seconds:.6f}", f"{name}_count {total}"]
+        for name, (text, value) in counters.items():
+            yield CounterMetricFamily(f"tailshift_{name}", text, value)
+        alarms = sum(bool(self._sites.alarms(name)) for name in names)
+        gauges = {
+            "queued_images": ("Images that wait.", self._batcher.num_waiting),
+            "sites": ("Known sites.", len(names)),
+            "sites_with_alarms": ("Sites with an alarm.", alarms),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"tailshift_{name}", text, value)
 
 
-def _total(sizes: Counter[int]) -> int:
+def _total(sizes: dict[int, int]) -> int:
     return sum(size * count for size, count in sizes.items())

@@ -32,8 +32,9 @@ from tailshift.serving.messages import (
     parse_body,
     quoted,
 )
+from tailshift.serving.metrics import CONTENT_TYPE
 from tailshift.serving.service import Service
-from tailshift.serving.streams import (
+from tailshift.serving.site import (
     NoEstimateError,
     TooManySitesError,
     UnknownSiteError,
@@ -114,9 +115,8 @@ class Routes:
 
     async def metrics(self) -> Response:
         """Count requests, images, batches and alarms, for Prometheus."""
-        service = self._service
-        text = service.metrics.text(service.batcher, service.sites)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        text = await run_in_threadpool(self._service.metrics.text)
+        return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     async def _read(self, request: Request, kind: type[Body]) -> Body:
         given = request.headers.get("content-type", "").partition(";")[0].strip()

@@ -14,14 +14,16 @@ import uvicorn
 from tailshift.estimators import SitePriors
 from tailshift.predictions import Predictions
 from tailshift.runs.run import Run, load_run
+from tailshift.serving.estimation import held_out_logits
 from tailshift.serving.export import export_onnx
 from tailshift.serving.guard import LOOPBACK
-from tailshift.serving.images import PathLike, held_out_logits
+from tailshift.serving.images import PathLike
 from tailshift.serving.inference import OnnxModel
 from tailshift.serving.messages import Limits
 from tailshift.serving.routes import build_app
 from tailshift.serving.service import Service
-from tailshift.serving.streams import Adapt, Sites, Vector
+from tailshift.serving.site import Adapt, Vector
+from tailshift.serving.sites import Sites
 
 __all__ = ["build_app", "open_service", "serve"]
 

@@ -15,7 +15,6 @@ from fastapi.concurrency import run_in_threadpool
 from tailshift.data.images import BrokenImageError
 from tailshift.priors import class_ids
 from tailshift.registry import did_you_mean
-from tailshift.serving.images import TOP
 from tailshift.serving.inference import Batcher, OnnxModel, Pixels
 from tailshift.serving.messages import (
     MOST_BODY,
@@ -37,7 +36,9 @@ from tailshift.serving.messages import (
     quoted,
 )
 from tailshift.serving.metrics import ServerMetrics
-from tailshift.serving.streams import LogitRows, Mix, Sites, TooManySitesError, Vector
+from tailshift.serving.prediction_table import TOP
+from tailshift.serving.site import LogitRows, Mix, TooManySitesError, Vector
+from tailshift.serving.sites import Sites
 from tailshift.text import cut, printable
 
 FLUSH_SECONDS, REFRESH_SECONDS = 1.0, 2.0
@@ -67,10 +68,10 @@ class Service:
     ) -> None:
         self.model, self.sites, self.reason = model, sites, reason
         self.limits = Limits() if limits is None else limits
-        self.metrics = ServerMetrics()
         self.batcher = Batcher(
             model.logits, size=batch_size, wait=wait, most=self.limits.queued_images
         )
+        self.metrics = ServerMetrics(self.batcher, sites)
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, "tailshift-decode")
         self._class_ids = class_ids(model.class_names, len(model.class_names))
         self._num_held = 0
@@ -125,8 +126,8 @@ class Service:
         f = await self.batcher(pixels)
         if given.site is not None:
             self.sites.record(given.site, f)
-        self.metrics.images[mix.origin] += len(f)
-        self.metrics.observe(time.perf_counter() - start)
+        self.metrics.images.labels(mix.origin).inc(len(f))
+        self.metrics.seconds.observe(time.perf_counter() - start)
         return PredictResponse(
             answers=self._answers(f, mix.shares),
             mix=AnsweredMix(origin=mix.origin, shares=mix.shares.tolist()),

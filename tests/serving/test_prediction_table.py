@@ -11,7 +11,7 @@ import torch
 
 from tailshift.priors import uniform
 from tailshift.serving import answer_rows, write_answers
-from tailshift.serving.images import print_answers
+from tailshift.serving.prediction_table import print_answers
 
 NAMES = ["cat", 'd"o,g', "Größe 猫", "new\nline", "e", "f"]
 

@@ -11,7 +11,7 @@ import torch
 
 from tailshift import Predictions, priors
 from tailshift.estimators import OnlineEstimator
-from tailshift.serving.streams import Sites
+from tailshift.serving.sites import Sites
 
 NAMES = ("kea", "kiwi", "tui")
 PROBE = np.array([1.0, 2.0, 3.0], np.float32)
