@@ -34,10 +34,16 @@ from tailshift.data.parquet import ImageParquet
 from tailshift.evaluation.results import COLUMNS, read_results, result_rows
 from tailshift.models import build_backbone, load_backbone_weights
 from tailshift.runs.checkpoint import Position, load_checkpoint, save_checkpoint
-from tailshift.runs.run import load_weights, save_weights
+from tailshift.runs.files import load_weights, save_weights
 from tailshift.serving.image_sites import read_sites, sites_of
 from tailshift.serving.inference import OnnxModel
-from tailshift.storage import CHECKSUM, FORMAT, NOTES, checksum
+from tailshift.serving.onnx_check import check_self_contained
+from tailshift.storage import (
+    CHECKSUM,
+    FORMAT,
+    NOTES,
+    checksum,
+)
 from tailshift.targets import read_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
@@ -312,8 +318,9 @@ def _read_parquet(path: Path) -> None:
 
 
 def _read_onnx(path: Path) -> None:
-    model = OnnxModel(path, threads=1)
-    pixels = model.prepare(IMAGE.read_bytes(), 10**6)
+    check_self_contained(path, path.read_bytes())
+    model = OnnxModel(path, threads=1, is_own=True)  # each child would take a second
+    pixels = model.prepare(IMAGE.read_bytes())
     f = model.logits(pixels[None])
     assert model.probs(f, model.source_prior).shape == (1, len(model.class_names))
     model.probe()

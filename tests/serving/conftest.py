@@ -20,7 +20,7 @@ from PIL import Image
 from tailshift import Run, load_recipe, train
 from tailshift.data import DATASETS
 
-Encode = Callable[[int], bytes]
+Encode = Callable[..., bytes]
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +43,14 @@ def model_file(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def encode() -> Encode:
-    """Return test digit i, of class i // 50, as a PNG file."""
+    """Return test digit i, of class i // 50, as a PNG file, with some bits changed."""
     images = DATASETS.get("digits_lt")().load(root=None, seed=0).test.images
 
-    def png(i: int) -> bytes:
-        file = io.BytesIO()
-        Image.fromarray(images[i, 0].numpy()).save(file, "PNG")
+    def png(i: int, change: int = 0) -> bytes:
+        file, pixels = io.BytesIO(), images[i, 0].numpy().copy()
+        bits = np.array([change >> k & 1 for k in range(10)], np.uint8)
+        pixels.ravel()[:10] ^= bits  # by one grey level
+        Image.fromarray(pixels).save(file, "PNG")
         return file.getvalue()
 
     return png
@@ -58,8 +60,10 @@ def encode() -> Encode:
 def body(encode: Encode) -> Callable[..., dict[str, Any]]:
     """Make the JSON of a request for test digits."""
 
-    def make(rows: Any, **fields: Any) -> dict[str, Any]:
-        images = [base64.b64encode(encode(int(i))).decode() for i in rows]
+    def make(rows: Any, changes: Any = None, **fields: Any) -> dict[str, Any]:
+        changes = np.zeros(len(rows), int) if changes is None else changes
+        files = [encode(int(i), int(k)) for i, k in zip(rows, changes, strict=True)]
+        images = [base64.b64encode(file).decode() for file in files]
         return {"images": images, **fields}
 
     return make
@@ -107,11 +111,16 @@ def connect(
 
 @pytest.fixture(scope="session")
 def send_images(body: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Send test digits to a site in requests of 50, and return the last response."""
+    """Send test digits to a site in requests of 50, and return the last response.
+
+    Digits that are drawn twice differ by a grey level, as two photos of one thing do.
+    """
 
     def send(client: Any, rows: Any, site: str) -> dict[str, Any]:
         for start in range(0, len(rows), 50):
-            content = body(rows[start : start + 50], site=site)
+            part = rows[start : start + 50]
+            changes = range(start, start + len(part))
+            content = body(part, changes, site=site)
             answer = client.post("/predict", json=content)
             assert answer.status_code == 200
         found: dict[str, Any] = answer.json()

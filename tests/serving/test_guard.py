@@ -32,8 +32,10 @@ def test_guard__token(connect: Connect, body: Any) -> None:
             assert ask().json()["error"] == (
                 "`Authorization` must be Bearer and the token."
             )
-    sent = {"Authorization": "Bearer sésame".encode(), "Host": "mill.example"}
-    assert client.get("/sites", headers=sent).status_code == 200
+    for scheme in ("Bearer", "bearer", "BEARER "):
+        given = f"{scheme} sésame".encode()
+        sent = {"Authorization": given, "Host": "mill.example"}
+        assert client.get("/sites", headers=sent).status_code == 200
 
 
 def test_guard__pages_of_others_are_kept_out(
@@ -63,3 +65,13 @@ def test_guard__pages_of_others_are_kept_out(
     )
     own = client.post("/approve", json=change, headers={"Origin": "http://127.0.0.1"})
     assert own.status_code == 200
+
+
+def test_guard__above_the_limit_only_health_is_answered(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(held_out=None)
+    monkeypatch.setattr("tailshift.serving.guard.MAX_REQUESTS", 0)
+    answer = client.get("/sites")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+    assert client.get("/healthz").status_code == 200

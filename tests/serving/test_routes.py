@@ -1,6 +1,8 @@
 """The routes: sites, approval, pages and health."""
 
 import re
+import threading
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,8 @@ pytest.importorskip("fastapi")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("python_multipart")
 
+
+from tailshift.serving.messages import Limits
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::tailshift.estimators.FewSamplesWarning"
@@ -139,8 +143,8 @@ def test_sites__nothing_is_estimated_without_held_out_logits(
     answer = client.post("/approve", json={"site": "a", "mix": "estimate"})
     assert (answer.status_code, answer.json()["error"]) == (
         409,
-        "`mix` must be 'training' as long as 'a' has no estimate, but is 'estimate'. "
-        "Send images of the site first.",
+        "`site` 'a' has no estimate to approve. Send images of the site first, or give "
+        "`mix` 'training'.",
     )
 
 
@@ -154,8 +158,8 @@ def test_sites__an_unknown_one(connect: Connect, send_images: Any) -> None:
     ):
         assert (ask().status_code, ask().json()["error"]) == (
             404,
-            "`site` must be one whose images have come or that the book names, but "
-            "'harbor' is not; did you mean 'harbour'?",
+            "`site` 'harbor' is unknown. `GET /sites` lists the sites with images or a "
+            "stored prior.",
         )
 
 
@@ -201,3 +205,86 @@ def test_health__a_state_that_cannot_be_written(
     sites.flush()
     assert client.get("/healthz").json() == {"status": "ok", "reason": ""}
     assert sites._file._all("SELECT num_seen FROM sites") == [(2,)]
+
+
+def test_sites__a_full_server_answers_in_json(connect: Connect, body: Any) -> None:
+    """24 requests at once with new names: 16 once ended in a plain-text 500."""
+    client = connect(held_out=None, limits=Limits(sites=8))
+    with ThreadPoolExecutor(24) as pool:
+        answers = list(
+            pool.map(
+                lambda i: client.post("/predict", json=body([i], site=f"site {i}")),
+                range(24),
+            )
+        )
+    assert Counter(answer.status_code for answer in answers) == {200: 8, 403: 16}
+    rejected = [answer.json() for answer in answers if answer.status_code == 403]
+    assert {answer["limit"] for answer in rejected} == {"sites"}
+    name = client.get("/sites").json()["sites"][0]["site"]
+    deleted = client.delete("/site", params={"site": name})
+    assert (deleted.status_code, deleted.content) == (204, b"")
+    assert client.delete("/site", params={"site": name}).status_code == 404
+    assert client.post("/predict", json=body([0], site="new")).status_code == 200
+
+
+def test_approve__takes_the_estimate_that_was_shown(
+    connect: Connect, send_images: Any, rows_of: Any
+) -> None:
+    client = connect()
+    send_images(client, rows_of(REVERSED, 100), "harbour")
+    client.service.sites.refresh()
+    shown = client.get("/site", params={"site": "harbour"}).json()
+    send_images(client, rows_of(REVERSED[::-1], 100), "harbour")
+    client.service.sites.refresh()
+    now = client.get("/site", params={"site": "harbour"}).json()
+    assert now["version"] != shown["version"]
+    change = {"site": "harbour", "mix": "estimate"}
+    answer = client.post("/approve", json={**change, "version": shown["version"]})
+    assert answer.status_code == 200
+    site = client.get("/site", params={"site": "harbour"}).json()
+    assert site["approved"] == shown["estimate"]
+    answer = client.post("/approve", json={**change, "version": "0"})
+    assert (answer.status_code, answer.json()["limit"]) == (409, None)
+
+
+def test_approve__is_not_acknowledged_if_the_disk_is_full(
+    connect: Connect, send_images: Any
+) -> None:
+    client = connect(held_out=None)
+    send_images(client, [0], "a")
+    file = client.service.sites._file._file
+    file.execute("PRAGMA query_only = ON")
+    changes = (("/approve", {"mix": "training"}), ("/adapt", {"adapt": "auto"}))
+    for path, fields in changes:
+        answer = client.post(path, json={"site": "a"} | fields)
+        assert answer.status_code == 503
+        assert answer.json()["error"].startswith("The state cannot be written (")
+    assert client.get("/healthz").json()["status"] == "degraded"
+    file.execute("PRAGMA query_only = OFF")
+    answer = client.post("/approve", json={"site": "a", "mix": "training"})
+    assert answer.json()["mix_from"] == "approved"
+    assert client.get("/healthz").json() == {"status": "ok", "reason": ""}
+
+
+def test_health__is_ok_again_after_a_good_round(connect: Connect) -> None:
+    service = connect(held_out=None).service
+    rounds = iter([RuntimeError("no room"), None])
+    stop = threading.Event()
+
+    def task() -> None:
+        error = next(rounds)
+        if error is None:
+            stop.set()
+            return
+        raise error
+
+    faults = []
+    wait = stop.wait
+
+    def note(seconds: float) -> bool:
+        faults.append(service.fault)
+        return wait(0)
+
+    stop.wait = note  # type: ignore[method-assign]
+    service._every(0, task, stop)
+    assert faults == ["", "Estimation failed (RuntimeError: no room).", ""]

@@ -2,6 +2,10 @@
 
 import base64
 import io
+import json
+import socket
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,8 +21,9 @@ pytest.importorskip("fastapi")
 pytest.importorskip("onnxruntime")
 pytest.importorskip("python_multipart")
 
+from tailshift.serving import server
 from tailshift.serving.inference import OnnxModel
-from tailshift.serving.messages import Limits
+from tailshift.serving.messages import Limits, RequestError, from_json
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::tailshift.estimators.FewSamplesWarning"
@@ -125,7 +130,7 @@ REFUSALS = {
     ),
     "unknown class": (
         {"images": [_image(8, 8)], "mix": {"kea": 1}},
-        "`mix` names an unknown class 'kea'.",
+        "`mix` has an unknown class 'kea'.",
     ),
     "missing class": (
         {"images": [_image(8, 8)], "mix": MISSING},
@@ -134,7 +139,7 @@ REFUSALS = {
     ),
     "both": (
         {"images": [_image(8, 8)], "mix": [1] * 10, "site": "a"},
-        "`site` names a mix and `mix` is one: give one of them.",
+        "Give `site` or `mix`, not both.",
     ),
     "strange name": (
         {"images": [_image(8, 8)], "site": "a\x1b[31m"},
@@ -154,35 +159,39 @@ LIMITS = {
     "upload_bytes": (
         {"upload_bytes": 100},
         413,
-        "a request must have at most 100 bytes.",
+        "A request must have at most 100 bytes.",
     ),
     "held_bytes": (
         {"held_bytes": 100},
         429,
-        "all requests must have at most 100 bytes together, but have more. Try again "
-        "later.",
+        "All requests together have more than 100 bytes. Try again later.",
     ),
     "images": (
         {"images": 1},
         413,
-        "a request must have at most 1 images, but has 2.",
+        "A request must have at most 1 images, got 2.",
     ),
     "pixels": (
         {"pixels": 63},
         413,
-        "an image must have at most 63 pixels, but one has more.",
+        "An image must have at most 63 pixels, but one has more.",
     ),
     "queued_images": (
         {"queued_images": 1},
         429,
-        "at most 1 images may wait for the model, but 0 do and 2 came. Try again "
+        "All requests together have more than 1 images: 0 wait and 2 came. Try again "
         "later.",
+    ),
+    "queued_pixels": (
+        {"queued_pixels": 127},
+        413,
+        "A request must have at most 127 pixels, got 128. Send fewer images at once.",
     ),
     "sites": (
         {"sites": 0},
         403,
-        "`site` must be one of the 0 that are known already, the most that are kept, "
-        "but is new.",
+        "`site` is new, but the server keeps at most 0 sites. Use a known site, or "
+        "delete one with `DELETE /site`.",
     ),
 }
 
@@ -194,7 +203,8 @@ def test_predict__says_which_limit(connect: Connect, body: Any, name: str) -> No
     answer = client.post("/predict", json=body([0, 1], site="a"))
     assert answer.status_code == status
     assert answer.json() == {"error": text, "limit": name}
-    assert client.service._num_held == 0
+    work = client.service.work
+    assert (work.num_bytes, work.num_images, work.num_pixels) == (0, 0, 0)
     assert client.get("/sites").json()["sites"] == []
 
 
@@ -204,3 +214,107 @@ def test_predict__an_image_that_would_unpack_to_gigabytes(connect: Connect) -> N
     )
     assert answer.status_code == 413
     assert answer.json()["limit"] == "pixels"
+
+
+def test_form__a_mix_cannot_add_a_second_one(connect: Connect, encode: Any) -> None:
+    client = connect(held_out=None)
+    files = [("images", ("a.png", encode(0), "image/png"))]
+    for mix in (
+        '[1,1,1,1,1,1,1,1,1,1],"mix":[0,0,0,0,0,0,0,0,0,1]',
+        "[1,1,1,1,1,1,1,1,1,true]",
+        '[1,1,1,1,1,1,1,1,1,"1"]',
+    ):
+        answer = client.post("/predict", files=files, data={"mix": mix})
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith("`mix` is wrong: ")
+
+
+def test_form__a_charset_that_takes_seconds_is_rejected(connect: Connect) -> None:
+    kind = "multipart/form-data; boundary=x; charset=idna"
+    answer = connect(held_out=None).post(
+        "/predict", content=b"--x--", headers={"Content-Type": kind}
+    )
+    assert (answer.status_code, answer.json()["error"]) == (
+        415,
+        "the charset of a form must be utf-8.",
+    )
+
+
+HUGE = {  # bodies of 16 MB, which took up to 8.2 GB and 41 s
+    "mix": b'{"images":["aaaa"],"mix":[%s]}' % b",".join([b"-1"] * 5_592_000),
+    "images": b'{"images":[%s]}' % b",".join([b"1"] * 8_388_000),
+    "keys": b'{"mix":{%s}}' % b",".join(b'"%d":1' % i for i in range(1_400_000)),
+    "digits": b'{"images":["aaaa"],"mix":[%s]}' % (b"9" * 16_000_000),
+    "nested": b'{"images":%s}' % (b"[" * 16_000_000),
+}
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_json__millions_of_values_take_no_time(name: str) -> None:
+    began = time.process_time()
+    with pytest.raises(RequestError):
+        from_json(HUGE[name], 300)
+    assert time.process_time() - began < 1
+
+
+def test_predict__images_count_from_parsing_on(
+    connect: Connect, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(held_out=None, limits=Limits(queued_images=10))
+    model, go = client.service.model, threading.Event()
+    prepare = model.prepare
+
+    def slow(encoded: bytes) -> Any:
+        assert go.wait(60)
+        return prepare(encoded)
+
+    monkeypatch.setattr(model, "prepare", slow)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(client.post, "/predict", json=body(range(8)))
+        while client.service.work.num_images < 8:
+            time.sleep(0.01)
+        second = client.post("/predict", json=body(range(8)))
+        assert (second.status_code, second.json()["limit"]) == (429, "queued_images")
+        assert client.service.work.num_pixels == 8 * 64
+        go.set()
+        assert first.result().status_code == 200
+    assert client.service.work.num_images == 0
+
+
+def test_predict__nothing_is_done_for_clients_that_left(
+    model_file: Path, serving: Any, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = server.open_service(model_file, threads=1)
+    prepare, seen = service.model.prepare, []
+
+    def slow(encoded: bytes) -> Any:
+        seen.append(encoded)
+        time.sleep(0.2)
+        return prepare(encoded)
+
+    monkeypatch.setattr(service.model, "prepare", slow)
+    content = json.dumps(body([5] * 64)).encode()
+    head = f"Content-Length: {len(content)}\r\nContent-Type: application/json\r\n\r\n"
+    with serving(server.build_app(service)) as address:
+        port = int(address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\n")
+            client.sendall(head.encode() + content)
+            while not seen:
+                time.sleep(0.01)
+        while service.work.num_images:
+            time.sleep(0.01)
+        assert len(seen) < 40  # of 64
+        assert service.batcher.sizes.total() == 0
+
+
+def test_predict__rejects_what_is_not_finite(
+    connect: Connect, body: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(held_out=None)
+    f = np.zeros((3, 10), np.float32)
+    f[1, 2] = np.nan
+    monkeypatch.setattr(client.service.batcher, "_run", lambda pixels: f)
+    answer = client.post("/predict", json=body([0, 1, 2], site="a"))
+    assert answer.json()["error"] == "The model's output for image 1 is not finite."
+    assert client.get("/sites").json()["sites"] == []

@@ -15,6 +15,7 @@ from tailshift.serving.metrics import ServerMetrics
 ASGI: TypeAlias = Callable[..., Any]
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+MAX_REQUESTS = 384  # fewer than connections, so health checks find one
 OPEN_PATHS = (
     "/",
     "/healthz",
@@ -37,6 +38,7 @@ class Guard:
 
     def __init__(self, app: ASGI, *, token: str = "", metrics: ServerMetrics) -> None:
         self._app, self._token, self._metrics = app, token, metrics
+        self._num_active = 0
 
     async def __call__(self, scope: Any, receive: ASGI, send: ASGI) -> None:
         """Pass a request on, or refuse it."""
@@ -53,8 +55,15 @@ class Guard:
 
         headers = dict(reversed(scope["headers"]))
         refusal = self._refusal(scope["path"], headers)
+        is_full = self._num_active >= MAX_REQUESTS and scope["path"] != "/healthz"
+        if refusal is None and is_full:
+            refusal = RequestError(503, "Too many requests at once. Try again later.")
         answer = self._app if refusal is None else problem(refusal)
-        await answer(scope, receive, counted)
+        self._num_active += 1
+        try:
+            await answer(scope, receive, counted)
+        finally:
+            self._num_active -= 1
 
     def _refusal(self, path: str, headers: dict[bytes, bytes]) -> RequestError | None:
         host = headers.get(b"host", b"").decode("latin-1")
@@ -73,9 +82,9 @@ class Guard:
                     "127.0.0.1, [::1] or localhost.",
                 )
             )
-        given = headers.get(b"authorization", b"")
-        expected = f"Bearer {self._token}".encode()
-        if path in OPEN_PATHS or hmac.compare_digest(given, expected):
+        scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+        is_known = hmac.compare_digest(given.strip(), self._token.encode())
+        if path in OPEN_PATHS or (scheme.lower() == b"bearer" and is_known):
             return None
         return RequestError(401, "`Authorization` must be Bearer and the token.")
 
@@ -100,7 +109,11 @@ def _is_loopback(host: str) -> bool:
 
 def problem(error: RequestError) -> Response:
     """Return the JSON response of a rejected request."""
-    headers = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}
+    headers = {
+        401: {"WWW-Authenticate": "Bearer"},
+        429: {"Retry-After": "1"},
+        503: {"Retry-After": "1"},
+    }
     return JSONResponse(
         {"error": str(error), "limit": error.limit},
         error.status,

@@ -5,9 +5,9 @@ import io
 import json
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -27,6 +27,7 @@ from tailshift.data.images import (
 )
 from tailshift.serving.images import LUMA, PathLike
 from tailshift.serving.messages import RequestError
+from tailshift.serving.onnx_check import check_model_runs, check_self_contained
 from tailshift.serving.site import LogitRows, Vector
 from tailshift.text import cut
 
@@ -70,10 +71,14 @@ class OnnxModel:
     Args:
         path: The file.
         threads: Threads of ONNX Runtime; 0 is one for each core.
+        is_own: Whether this process has written the file; others are first run in a
+            child process with limited time and memory.
     """
 
-    def __init__(self, path: PathLike, *, threads: int = 0) -> None:
-        self._session = _session(Path(path), threads)
+    def __init__(
+        self, path: PathLike, *, threads: int = 0, is_own: bool = False
+    ) -> None:
+        self._session = _session(Path(path), threads, is_own)
         facts = _facts(path, self._session.get_modelmeta().custom_metadata_map)
         self._facts = facts
         self.class_names = tuple(facts.class_names)
@@ -101,22 +106,14 @@ class OnnxModel:
         shares: Vector = g / g.sum(axis=1, keepdims=True)
         return shares
 
-    def prepare(self, encoded: bytes, most_pixels: int) -> Pixels:
+    def prepare(self, encoded: bytes) -> Pixels:
         """Return an encoded image as the network sees it, (channels, H, W).
 
         Raises:
             BrokenImageError: If it cannot be read.
-            RequestError: If it is too large.
         """
-        try:
-            _check_pixels(encoded, most_pixels)
+        with _naming_broken():
             pixels = self._transform(decode_image(encoded))
-        except (RequestError, BrokenImageError):
-            raise
-        except UnidentifiedImageError:
-            raise BrokenImageError("is not an image of a known format") from None
-        except Exception as error:  # a broken file may raise almost anything
-            raise BrokenImageError(f"cannot be read ({error})") from None
         if self._facts.in_channels == 1:
             luma = torch.tensor(LUMA)[:, None, None]
             pixels = (pixels * luma).sum(dim=0, keepdim=True).round().to(torch.uint8)
@@ -140,22 +137,25 @@ class OnnxModel:
         built_in = np.array(self._facts.target_prior or self._facts.source_prior)
         if built_in.min() <= 0:
             raise ValueError(
-                f"`model` must give every class a share, but {path} has a mix with a 0 "
-                "built in. Export it with --target-input."
+                f"{path} has a built-in prior with a class of probability 0. Export it "
+                "with --target-input."
             )
         return {}, built_in
 
 
-def _session(path: Path, threads: int) -> Any:
+def _session(path: Path, threads: int, is_own: bool) -> Any:
     runtime = needed("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     if not path.is_file():
         raise FileNotFoundError(f"There is no run or ONNX file {path}.")
+    content = path.read_bytes()
+    if not is_own:
+        check_self_contained(path, content)
+        check_model_runs(path, content)
     try:
-        # From memory, so that the file cannot name others to be read.
         return runtime.InferenceSession(
-            path.read_bytes(), options, providers=["CPUExecutionProvider"]
+            content, options, providers=["CPUExecutionProvider"]
         )
     except OSError:
         raise
@@ -170,33 +170,61 @@ def _facts(path: PathLike, entries: dict[str, str]) -> _Facts:
     try:
         read = {key: json.loads(text) for key, text in entries.items()}
         facts = _Facts.model_validate(read)
-        lengths = {len(facts.source_prior), len(facts.logit_prior)}
-        is_sound = lengths == {len(facts.class_names)}
+        priors = (facts.source_prior, facts.logit_prior, facts.target_prior)
+        num_classes = len(facts.class_names)
+        is_sound = all(p is None or _is_prior(p, num_classes) for p in priors)
         is_sound &= min(*facts.source_prior, *facts.logit_prior) > 0
-        is_sound &= facts.target_prior is None or {len(facts.target_prior)} == lengths
+        is_sound &= len(set(facts.class_names)) == num_classes
     except (ValueError, RecursionError):
         is_sound = False
     if not is_sound:
         raise ValueError(
-            f"`model` must be a run or a file of `tailshift export`, but {path} does "
-            "not say its classes, its priors and the size of its images."
+            f"{path} is no ONNX file of `tailshift export`: its metadata do not have "
+            "distinct classes, their priors and the input resolution. Export it again."
         )
     return facts
 
 
-def _check_pixels(encoded: bytes, most_pixels: int) -> None:
-    """Refuse an image that is too large, by its header alone."""
+def _is_prior(prior: Sequence[float], num_classes: int) -> bool:
+    is_finite = all(map(math.isfinite, prior))
+    return len(prior) == num_classes and is_finite and abs(sum(prior) - 1) < 1e-3
+
+
+def num_pixels(encoded: bytes, max_pixels: int) -> int:
+    """Return the number of pixels of an encoded image, from its header only.
+
+    Raises:
+        BrokenImageError: If the header cannot be read.
+        RequestError: If the image has more than ``max_pixels``.
+    """
     try:
-        with Image.open(io.BytesIO(encoded), formats=FORMATS) as image:
-            num_pixels = math.prod(image.size)
+        with (
+            _naming_broken(),
+            Image.open(io.BytesIO(encoded), formats=FORMATS) as image,
+        ):
+            found = math.prod(image.size)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        num_pixels = most_pixels + 1
-    if num_pixels > most_pixels:
+        found = max_pixels + 1
+    if found > max_pixels:
         raise RequestError(
             413,
-            f"an image must have at most {most_pixels:,} pixels, but one has more.",
+            f"An image must have at most {max_pixels:,} pixels, but one has more.",
             "pixels",
         )
+    return found
+
+
+@contextmanager
+def _naming_broken() -> Iterator[None]:
+    bombs = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+    try:
+        yield
+    except (BrokenImageError, *bombs):
+        raise
+    except UnidentifiedImageError:
+        raise BrokenImageError("is not an image of a known format") from None
+    except Exception as error:  # a broken file may raise almost anything
+        raise BrokenImageError(f"cannot be read ({error})") from None
 
 
 class _Waiting(NamedTuple):
@@ -215,7 +243,6 @@ class Batcher:
         run: Takes pixels (N, channels, H, W) and returns logits (N, C).
         size: Largest number of images in a batch.
         wait: Longest time that an image waits for others, in seconds.
-        most: Largest number of images that wait.
     """
 
     def __init__(
@@ -224,11 +251,10 @@ class Batcher:
         *,
         size: int = 32,
         wait: float = 0.005,
-        most: int = 512,
     ) -> None:
         self.size, self.num_waiting = size, 0
         self.sizes: Counter[int] = Counter()
-        self._run, self._wait, self._most = run, wait, most
+        self._run, self._wait = run, wait
         self._queue: deque[_Waiting] = deque()
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, "tailshift-model")
@@ -236,10 +262,8 @@ class Batcher:
     async def __call__(self, pixels: Pixels) -> LogitRows:
         """Return the logits (N, C) of pixels (N, channels, H, W).
 
-        Raises:
-            RequestError: If too many images wait.
+        If the call is cancelled, the model does not run its images.
         """
-        self.check_room(len(pixels))
         loop = asyncio.get_running_loop()
         starts = range(0, len(pixels), self.size)
         waiting = [
@@ -249,17 +273,11 @@ class Batcher:
         self._queue += waiting
         self.num_waiting += len(pixels)
         self._arrived.set()
-        return np.concatenate([await entry.logits for entry in waiting])
-
-    def check_room(self, num_images: int) -> None:
-        """Refuse images if too many wait already."""
-        if self.num_waiting + num_images > self._most:
-            raise RequestError(
-                429,
-                f"at most {self._most:,} images may wait for the model, but "
-                f"{self.num_waiting:,} do and {num_images:,} came. Try again later.",
-                "queued_images",
-            )
+        try:
+            return np.concatenate([await entry.logits for entry in waiting])
+        finally:
+            for entry in waiting:
+                entry.logits.cancel()  # nothing if it is done
 
     async def work(self) -> None:
         """Run batches for ever."""
@@ -267,6 +285,8 @@ class Batcher:
         while True:
             await self._gather(loop)
             batch = self._take()
+            if not batch:
+                continue
             try:
                 pixels = np.concatenate([entry.pixels for entry in batch])
                 self.sizes[len(pixels)] += 1
@@ -288,12 +308,15 @@ class Batcher:
                 await asyncio.wait_for(self._arrived.wait(), latest - loop.time())
 
     def _take(self) -> list[_Waiting]:
-        batch, count = [self._queue.popleft()], 0
-        count = len(batch[0].pixels)
+        """Return the next batch without the images of clients that left."""
+        batch: list[_Waiting] = []
+        count = 0
         while self._queue and count + len(self._queue[0].pixels) <= self.size:
-            batch.append(self._queue.popleft())
-            count += len(batch[-1].pixels)
-        self.num_waiting -= count
+            entry = self._queue.popleft()
+            self.num_waiting -= len(entry.pixels)
+            if not entry.logits.done():
+                batch.append(entry)
+                count += len(entry.pixels)
         return batch
 
     def _answer(self, batch: list[_Waiting], f: LogitRows) -> None:

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from tailshift.serving.site import Adapt, MixFrom
+from tailshift.serving.site import Adapt, EvidenceLevel, MixFrom
 from tailshift.text import cut, printable
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ class Limits:
     """Images of a request."""
 
     queued_images: int = 512
-    """Images that wait for the model."""
+    """Images of all requests, from parsing to the response."""
+
+    queued_pixels: int = 400_000_000
+    """Pixels of all images that are decoded or wait for it."""
 
     held_bytes: int = 2**28
     """Bytes of all requests that are read and not yet answered."""
@@ -60,7 +63,8 @@ class RequestError(Exception):
 
 Body = TypeVar("Body", bound=BaseModel)
 SiteName = Annotated[str, Field(min_length=1, max_length=MOST_NAME)]
-Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Shares = Annotated[list[Share], Field(fail_fast=True)]
 
 
 class _Strict(BaseModel):
@@ -70,9 +74,9 @@ class _Strict(BaseModel):
 class PredictRequest(_Strict):
     """Images as base64 (JPEG, PNG, WebP, BMP, TIFF, GIF or PPM), and whose they are."""
 
-    images: list[str] = Field(min_length=1)
+    images: list[str] = Field(min_length=1, fail_fast=True)
     site: SiteName | None = None
-    mix: list[Share] | dict[str, Share] | None = None
+    mix: Shares | dict[str, Share] | None = None
 
 
 class ApproveRequest(_Strict):
@@ -80,6 +84,8 @@ class ApproveRequest(_Strict):
 
     site: SiteName
     mix: Literal["estimate", "training"]
+    version: str | None = Field(None, max_length=MOST_NAME)
+    """Version of the estimate that was shown; without one, the current estimate."""
 
 
 class AdaptRequest(_Strict):
@@ -125,6 +131,10 @@ class SiteSummary(BaseModel):
     adapt: Adapt
     mix_from: MixFrom
     images_seen: int
+    distinct_images: int
+    """Distinct images among the latest ones, which the estimate rests on."""
+    evidence: EvidenceLevel
+    """What the last certificate says; "none" before the first one."""
     p_value: float | None
     reason: str
     """What the last test says of the estimate."""
@@ -175,6 +185,8 @@ class SiteResponse(BaseModel):
     mix: AnsweredMix
     approved: list[float] | None
     estimate: list[float] | None
+    version: str | None
+    """Version of the estimate, for `POST /approve`."""
     low: list[float] | None
     high: list[float] | None
     expected_as_trained: ExpectedAccuracy | None
@@ -218,19 +230,37 @@ def check_site(name: str) -> str:
 
 
 def parse_body(kind: type[Body], body: bytes | str) -> Body:
-    """Return a request that JSON holds, and refuse any other in a sentence."""
+    """Return the request in a JSON body, and reject any other in a sentence."""
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(printable(cut(str(part), 40)) for part in fault["loc"][:2])
-        where = f"`{place}`" if place else "the body"
-        message = printable(cut(fault["msg"]))
-        raise RequestError(422, f"{where} is wrong: {message}.") from None
+        raise _fault(error) from None
 
 
-def from_json(body: bytes) -> Given:
-    """Return what JSON holds: base64 in `images`, and `site` or `mix`."""
+def _fault(error: ValidationError, field: str = "") -> RequestError:
+    """Return the first of the errors of a body, or of one of its fields."""
+    fault = error.errors(include_url=False, include_input=False)[0]
+    parts = [field] if field else [str(part) for part in fault["loc"][:2]]
+    place = ".".join(printable(cut(part, 40)) for part in parts)
+    where = f"`{place}`" if place else "the body"
+    return RequestError(422, f"{where} is wrong: {printable(cut(fault['msg']))}.")
+
+
+def from_json(body: bytes, max_values: int) -> Given:
+    """Return what JSON holds: base64 in `images`, and `site` or `mix`.
+
+    Args:
+        body: The body.
+        max_values: Maximum number of commas. A parser makes an object of each value
+            before any limit on lists applies, and 16 MB hold millions of values.
+    """
+    if body.count(b",") > max_values:
+        raise RequestError(
+            413,
+            f"A JSON body must have at most {max_values:,} images and shares, but has "
+            "more.",
+            "images",
+        )
     given = parse_body(PredictRequest, body)
     images = []
     for i, text in enumerate(given.images):
@@ -241,8 +271,7 @@ def from_json(body: bytes) -> Given:
     return Given(images, given.site, given.mix)
 
 
-class _MixField(_Strict):
-    mix: list[Share] | dict[str, Share]
+_MIX: TypeAdapter[Any] = TypeAdapter(Shares | dict[str, Share])
 
 
 async def from_form(request: "Request", body: bytes, limits: Limits) -> Given:
@@ -265,19 +294,26 @@ async def from_form(request: "Request", body: bytes, limits: Limits) -> Given:
             texts[name] = value
     if not images:
         raise RequestError(422, "a form must have files `images`, but has none.")
-    mix = texts.get("mix")
-    if mix is None:
-        return Given(images, texts.get("site"), None)
-    # Inside an object, so that a fault is named after it.
-    shares = parse_body(_MixField, f'{{"mix": {mix}}}').mix
-    return Given(images, texts.get("site"), shares)
+    mix = None
+    if "mix" in texts:
+        try:
+            mix = _MIX.validate_json(texts["mix"])
+        except ValidationError as error:
+            raise _fault(error, "mix") from None
+    return Given(images, texts.get("site"), mix)
 
 
 async def _fields(
     request: "Request", body: bytes, limits: Limits
 ) -> list[tuple[str, str | bytes]]:
     """Return the parts of a form: bytes of files, and texts."""
+    from python_multipart.multipart import parse_options_header
     from starlette.formparsers import MultiPartException, MultiPartParser
+
+    _, options = parse_options_header(request.headers["content-type"])
+    charset = options.get(b"charset", b"utf-8").lower()
+    if charset not in (b"utf-8", b"utf8", b"us-ascii"):  # some take seconds to decode
+        raise RequestError(415, "the charset of a form must be utf-8.")
 
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body

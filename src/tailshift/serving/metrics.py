@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from tailshift.serving.inference import Batcher
 from tailshift.serving.sites import Sites
+from tailshift.serving.work import WorkInFlight
 
 __all__ = ["CONTENT_TYPE", "ServerMetrics"]
 
@@ -32,11 +33,12 @@ class ServerMetrics:
         seconds: Wall time of predictions.
 
     Args:
-        batcher: Gives the batches so far and the images that wait.
+        batcher: Gives the batches so far.
         sites: Gives the sites and their alarms.
+        work: Gives the images of requests in progress.
     """
 
-    def __init__(self, batcher: Batcher, sites: Sites) -> None:
+    def __init__(self, batcher: Batcher, sites: Sites, work: WorkInFlight) -> None:
         self._registry = CollectorRegistry()
         self.requests = Counter(
             "tailshift_requests",
@@ -56,7 +58,7 @@ class ServerMetrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(_State(batcher, sites))
+        self._registry.register(_State(batcher, sites, work))
 
     def text(self) -> bytes:
         """Return all metrics in the text format."""
@@ -66,8 +68,8 @@ class ServerMetrics:
 class _State(Collector):
     """Reads the metrics that the batcher and the sites keep themselves."""
 
-    def __init__(self, batcher: Batcher, sites: Sites) -> None:
-        self._batcher, self._sites = batcher, sites
+    def __init__(self, batcher: Batcher, sites: Sites, work: WorkInFlight) -> None:
+        self._batcher, self._sites, self._work = batcher, sites, work
 
     def collect(self) -> Iterator[Metric]:
         """Yield each metric with its present value."""
@@ -80,7 +82,7 @@ class _State(Collector):
             yield CounterMetricFamily(f"tailshift_{name}", text, value)
         alarms = sum(bool(self._sites.alarms(name)) for name in names)
         gauges = {
-            "queued_images": ("Images that wait.", self._batcher.num_waiting),
+            "queued_images": ("Images of requests in progress.", self._work.num_images),
             "sites": ("Known sites.", len(names)),
             "sites_with_alarms": ("Sites with an alarm.", alarms),
         }

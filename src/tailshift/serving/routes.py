@@ -36,6 +36,8 @@ from tailshift.serving.metrics import CONTENT_TYPE
 from tailshift.serving.service import Service
 from tailshift.serving.site import (
     NoEstimateError,
+    OutdatedEstimateError,
+    StateError,
     TooManySitesError,
     UnknownSiteError,
 )
@@ -90,23 +92,21 @@ class Routes:
     async def approve(self, request: Request) -> Response:
         """Approve a site's current estimate, or the training prior."""
         given = await self._read(request, ApproveRequest)
-        try:
-            await run_in_threadpool(self._service.sites.approve, given.site, given.mix)
-        except TooManySitesError as error:
-            raise RequestError(403, str(error), "sites") from None
-        except NoEstimateError as error:
-            raise RequestError(409, str(error)) from None
+        approve = self._service.sites.approve
+        await run_in_threadpool(approve, given.site, given.mix, given.version)
         return _json(self._service.summary(given.site))
 
     async def adapt(self, request: Request) -> Response:
         """Set a site's adaptation policy."""
         given = await self._read(request, AdaptRequest)
-        try:
-            set_adapt = self._service.sites.set_adapt
-            await run_in_threadpool(set_adapt, given.site, given.adapt)
-        except TooManySitesError as error:
-            raise RequestError(403, str(error), "sites") from None
+        set_adapt = self._service.sites.set_adapt
+        await run_in_threadpool(set_adapt, given.site, given.adapt)
         return _json(self._service.summary(given.site))
+
+    async def delete(self, site: SiteName) -> Response:
+        """Delete a site: its images, estimates and decisions."""
+        await run_in_threadpool(self._service.sites.delete, check_site(site))
+        return Response(status_code=204)
 
     async def health(self) -> Response:
         """Report whether the server works."""
@@ -131,7 +131,7 @@ class Routes:
         return found
 
 
-FORM = {
+_FORM = {
     "type": "object",
     "required": ["images"],
     "additionalProperties": False,
@@ -166,22 +166,31 @@ def build_app(service: Service, *, token: str = "") -> FastAPI:
     plain: dict[str, Any] = {"response_class": HTMLResponse, "include_in_schema": False}
     app.add_api_route("/", routes.page, **plain)
     app.add_api_route("/docs", lambda: _html(_docs(app.openapi())), **plain)
-    _add(app, "/predict", routes.predict, PredictResponse, PredictRequest, PREDICT)
+    _add(app, "/predict", routes.predict, PredictResponse, PredictRequest, _PREDICT)
     _add(app, "/sites", routes.sites, SitesResponse, codes=(401, 403))
-    _add(app, "/site", routes.site, SiteResponse, codes=(401, 403, 404, 422))
-    _add(app, "/approve", routes.approve, SiteSummary, ApproveRequest, CHANGE)
-    _add(app, "/adapt", routes.adapt, SiteSummary, AdaptRequest, CHANGE)
+    _add(app, "/site", routes.site, SiteResponse, codes=(401, 403, 404, 422, 503))
+    app.add_api_route(
+        "/site",
+        routes.delete,
+        methods=["DELETE"],
+        status_code=204,
+        response_class=Response,
+        responses={code: {"model": Problem} for code in (401, 403, 404, 422, 503)},
+    )
+    _add(app, "/approve", routes.approve, SiteSummary, ApproveRequest, _CHANGE)
+    _add(app, "/adapt", routes.adapt, SiteSummary, AdaptRequest, _CHANGE)
     _add(app, "/healthz", routes.health, Health, codes=(403,))
     _add(app, "/metrics", routes.metrics, None, codes=(401, 403))
-    for kind in (RequestError, UnknownSiteError, HTTPException, RequestValidationError):
-        app.add_exception_handler(kind, _refuse)
-    app.add_exception_handler(ClientDisconnect, _refuse)
+    kinds: list[type[Exception]] = [RequestError, ClientDisconnect, Exception]
+    kinds += [*_STATUSES, HTTPException, RequestValidationError]
+    for kind in kinds:
+        app.add_exception_handler(kind, _reject)
     app.add_middleware(Guard, token=token, metrics=service.metrics)
     return app
 
 
-PREDICT = (401, 403, 408, 413, 415, 422, 429)
-CHANGE = (401, 403, 404, 408, 409, 413, 415, 422)
+_PREDICT = (401, 403, 408, 413, 415, 422, 429, 503)
+_CHANGE = (401, 403, 404, 408, 409, 413, 415, 422, 503)
 
 
 def _add(
@@ -197,7 +206,7 @@ def _add(
     if body is not None:
         content = {"application/json": {"schema": body.model_json_schema()}}
         if body is PredictRequest:
-            content["multipart/form-data"] = {"schema": FORM}
+            content["multipart/form-data"] = {"schema": _FORM}
         extra = {"requestBody": {"required": True, "content": content}}
     app.add_api_route(
         path,
@@ -210,15 +219,29 @@ def _add(
     )
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
-    """Answer an error with a status and a sentence, and nothing of what came."""
+_STATUSES: dict[type[Exception], int] = {
+    UnknownSiteError: 404,
+    TooManySitesError: 403,
+    NoEstimateError: 409,
+    OutdatedEstimateError: 409,
+    StateError: 503,
+}
+
+
+async def _reject(request: Request, error: Exception) -> Response:
+    """Return an error as a status and a sentence, without the request's content."""
     if isinstance(error, RequestError):
         return problem(error)
-    if isinstance(error, UnknownSiteError):
-        return problem(RequestError(404, printable(str(error))))
+    status = _STATUSES.get(type(error))
+    if status is not None:
+        limit = "sites" if isinstance(error, TooManySitesError) else None
+        return problem(RequestError(status, printable(str(error)), limit))
     if isinstance(error, HTTPException):
         return problem(RequestError(error.status_code, f"{error.detail}."))
     if isinstance(error, RequestValidationError):
         text = f"`site` must be 1 to {MOST_NAME} characters, but is not."
         return problem(RequestError(422, text))
-    return problem(RequestError(400, "the request was cut short."))
+    if isinstance(error, ClientDisconnect):
+        return problem(RequestError(400, "The client left before the response."))
+    text = "The server failed on this request; its log has the traceback."
+    return problem(RequestError(500, text))

@@ -10,10 +10,17 @@ from tempfile import TemporaryDirectory
 
 import torch
 import uvicorn
+from fastapi import FastAPI
 
 from tailshift.estimators import SitePriors
 from tailshift.predictions import Predictions
 from tailshift.runs.run import Run, load_run
+from tailshift.serving.connections import (
+    SHUTDOWN_SECONDS,
+    LogRateLimit,
+    limited_protocol,
+    max_connections,
+)
 from tailshift.serving.estimation import held_out_logits
 from tailshift.serving.export import export_onnx
 from tailshift.serving.guard import LOOPBACK
@@ -25,9 +32,7 @@ from tailshift.serving.service import Service
 from tailshift.serving.site import Adapt, Vector
 from tailshift.serving.sites import Sites
 
-__all__ = ["build_app", "open_service", "serve"]
-
-MOST_CONNECTIONS = 512
+__all__ = ["Limits", "build_app", "open_service", "serve", "server_config"]
 
 
 def open_service(
@@ -95,7 +100,7 @@ def _as_model(source: Run | PathLike, threads: int) -> OnnxModel:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         export_onnx(source, path)
-        return OnnxModel(path, threads=threads)
+        return OnnxModel(path, threads=threads, is_own=True)
 
 
 def _held_out(
@@ -148,16 +153,28 @@ def serve(
     # What they say of broken images and forms would let a stranger fill the log.
     warnings.filterwarnings("ignore", module=r"PIL\b")
     logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
-    config = uvicorn.Config(
-        build_app(service, token=token),
-        log_level="warning",
-        access_log=False,  # it would hold what strangers wrote
-        server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
-    )
+    config = server_config(build_app(service, token=token))
     name = f"[{host}]" if ":" in host else host
     announce(f"http://{name}:{listening.getsockname()[1]}/")
     uvicorn.Server(config).run(sockets=[listening])
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """Return the settings of uvicorn, with limits on connections and on the log."""
+    connections = max_connections()
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,  # it would hold what strangers wrote
+        server_header=False,
+        http=limited_protocol(connections=connections),
+        ws="none",
+        backlog=connections // 4,  # accepted at once, on top of the connections
+        timeout_graceful_shutdown=int(SHUTDOWN_SECONDS) + 5,  # for what is left then
+    )
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addFilter(LogRateLimit())
+    return config
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -4,20 +4,22 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from tailshift.data.images import BrokenImageError
 from tailshift.priors import class_ids
-from tailshift.registry import did_you_mean
-from tailshift.serving.inference import Batcher, OnnxModel, Pixels
+from tailshift.serving.inference import Batcher, OnnxModel, Pixels, num_pixels
 from tailshift.serving.messages import (
     MOST_BODY,
+    MOST_NAME,
     Answer,
     AnsweredMix,
     ExpectedAccuracy,
@@ -37,10 +39,12 @@ from tailshift.serving.messages import (
 )
 from tailshift.serving.metrics import ServerMetrics
 from tailshift.serving.prediction_table import TOP
-from tailshift.serving.site import LogitRows, Mix, TooManySitesError, Vector
+from tailshift.serving.site import Digests, LogitRows, Mix, Vector, row_digests
 from tailshift.serving.sites import Sites
+from tailshift.serving.work import Work, WorkInFlight
 from tailshift.text import cut, printable
 
+_T = TypeVar("_T")
 FLUSH_SECONDS, REFRESH_SECONDS = 1.0, 2.0
 
 
@@ -68,27 +72,27 @@ class Service:
     ) -> None:
         self.model, self.sites, self.reason = model, sites, reason
         self.limits = Limits() if limits is None else limits
-        self.batcher = Batcher(
-            model.logits, size=batch_size, wait=wait, most=self.limits.queued_images
-        )
-        self.metrics = ServerMetrics(self.batcher, sites)
+        self.batcher = Batcher(model.logits, size=batch_size, wait=wait)
+        self.work = WorkInFlight(self.limits)
+        self.metrics = ServerMetrics(self.batcher, sites, self.work)
         self._decoders = ThreadPoolExecutor(os.cpu_count() or 1, "tailshift-decode")
         self._class_ids = class_ids(model.class_names, len(model.class_names))
-        self._num_held = 0
-        self._fault = ""
+        commas = sum(name.count(",") + 1 for name in model.class_names)
+        self._max_values = commas + self.limits.images + 2 * MOST_NAME
+        self._faults: dict[str, str] = {}
 
     @property
     def fault(self) -> str:
-        """What went wrong beside the requests, in a sentence; else empty."""
-        return self.sites.fault or self._fault
+        """What goes wrong next to the requests, in a sentence; else empty."""
+        return self.sites.fault or next(filter(None, self._faults.values()), "")
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        """Run batches, and write and estimate in threads of their own."""
+        """Run batches; write and estimate in threads of their own."""
         stop = threading.Event()
         threads = [
-            threading.Thread(target=self._every, args=(seconds, work, stop))
-            for seconds, work in (
+            threading.Thread(target=self._every, args=(seconds, task, stop))
+            for seconds, task in (
                 (FLUSH_SECONDS, self.sites.flush),
                 (REFRESH_SECONDS, self.sites.refresh),
             )
@@ -106,26 +110,30 @@ class Service:
             self.sites.close()
 
     def _every(
-        self, seconds: float, work: Callable[[], None], stop: threading.Event
+        self, seconds: float, task: Callable[[], object], stop: threading.Event
     ) -> None:
         while not stop.wait(seconds):
+            fault = ""
             try:
-                work()
-            except Exception as error:  # it must go on with the next stream
+                task()
+            except Exception as error:  # the next round may succeed
                 name = type(error).__name__
-                self._fault = f"No mix was estimated ({name}: {printable(str(error))})."
+                fault = f"Estimation failed ({name}: {printable(str(error))})."
+            self._faults[task.__name__] = fault
 
     async def predict(self, request: Request) -> PredictResponse:
-        """Answer the images of a request."""
+        """Classify the images of a request."""
         start = time.perf_counter()
-        with self._holding() as hold:
-            body = await self.receive(request, self.limits.upload_bytes, hold)
+        with self.work.request() as work, ExitStack() as stack:
+            body = await self.receive(request, self.limits.upload_bytes, work)
             given = await self._parse(request, body)
             mix = self._mix(given)
-            pixels = await self._prepare(given.images)
-        f = await self.batcher(pixels)
-        if given.site is not None:
-            self.sites.record(given.site, f)
+            work.add_images(len(given.images))
+            if given.site is not None:
+                stack.enter_context(self.sites.reserving(given.site))
+            f, digests = await _unless_gone(request, self._logits(given.images, work))
+            if given.site is not None:
+                self.sites.record(given.site, f, digests)
         self.metrics.images.labels(mix.origin).inc(len(f))
         self.metrics.seconds.observe(time.perf_counter() - start)
         return PredictResponse(
@@ -135,27 +143,24 @@ class Service:
         )
 
     async def receive(
-        self,
-        request: Request,
-        most: int = MOST_BODY,
-        hold: Callable[[int], None] = lambda count: None,
+        self, request: Request, most: int = MOST_BODY, work: Work | None = None
     ) -> bytes:
         """Return the body of a request, within the limits."""
         parts, size = [], 0
         try:
             async with asyncio.timeout(self.limits.seconds):
                 async for part in request.stream():
-                    hold(len(part))
+                    if work is not None:
+                        work.add_bytes(len(part))
                     size += len(part)
                     if size > most:
-                        text = f"a request must have at most {most:,} bytes."
+                        text = f"A request must have at most {most:,} bytes."
                         raise RequestError(413, text, "upload_bytes")
                     parts.append(part)
         except TimeoutError:
-            seconds = self.limits.seconds
             raise RequestError(
                 408,
-                f"a request must arrive within {seconds:g} s, but did not.",
+                f"The request did not arrive within {self.limits.seconds:g} s.",
                 "seconds",
             ) from None
         return b"".join(parts)
@@ -172,6 +177,8 @@ class Service:
             adapt=site.adapt,
             mix_from=self.sites.mix(name).origin,
             images_seen=site.num_seen,
+            distinct_images=site.num_distinct,
+            evidence=site.evidence,
             p_value=site.p_value,
             reason=site.reason,
             moved=moved,
@@ -194,6 +201,7 @@ class Service:
             mix=AnsweredMix(origin=mix.origin, shares=mix.shares.tolist()),
             approved=_listed(site.approved),
             estimate=_listed(site.estimate),
+            version=site.show(),
             low=_listed(site.low),
             high=_listed(site.high),
             expected_as_trained=as_trained,
@@ -220,32 +228,11 @@ class Service:
             sites=[self.summary(name) for name in self.sites.names()],
         )
 
-    @contextmanager
-    def _holding(self) -> Iterator[Callable[[int], None]]:
-        """Count the bytes of a request until it is prepared."""
-        held = 0
-
-        def hold(count: int) -> None:
-            nonlocal held
-            if self._num_held + count > self.limits.held_bytes:
-                raise RequestError(
-                    429,
-                    f"all requests must have at most {self.limits.held_bytes:,} "
-                    "bytes together, but have more. Try again later.",
-                    "held_bytes",
-                )
-            held += count
-            self._num_held += count
-
-        try:
-            yield hold
-        finally:
-            self._num_held -= held
-
     async def _parse(self, request: Request, body: bytes) -> Given:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
-            given = from_json(body)
+            # In a thread: the event loop also answers health checks.
+            given = await run_in_threadpool(from_json, body, self._max_values)
         elif kind == "multipart/form-data":
             given = await from_form(request, body, self.limits)
         else:
@@ -257,28 +244,21 @@ class Service:
         if len(given.images) > self.limits.images:
             raise RequestError(
                 413,
-                f"a request must have at most {self.limits.images} images, but has "
+                f"A request must have at most {self.limits.images} images, got "
                 f"{len(given.images)}.",
                 "images",
             )
         return given
 
     def _mix(self, given: Given) -> Mix:
-        """Return the mix to answer for: that of the request, of its site or neither."""
+        """Return the prior that predictions use."""
         if given.site is not None and given.mix is not None:
-            raise RequestError(
-                422, "`site` names a mix and `mix` is one: give one of them."
-            )
+            raise RequestError(422, "Give `site` or `mix`, not both.")
         if given.mix is not None:
             return Mix(self._shares(given.mix), "request")
         if given.site is None:
             return Mix(self.model.source_prior, "training")
-        check_site(given.site)
-        try:
-            self.sites.check_room(given.site)
-        except TooManySitesError as error:
-            raise RequestError(403, str(error), "sites") from None
-        return self.sites.mix(given.site)
+        return self.sites.mix(check_site(given.site))
 
     def _shares(self, mix: list[float] | dict[str, float]) -> Vector:
         """Return shares (C,) from shares or counts, in order or by class."""
@@ -299,10 +279,7 @@ class Service:
     def _in_order(self, mix: dict[str, float]) -> list[float]:
         unknown = next((name for name in mix if name not in self._class_ids), None)
         if unknown is not None:
-            hint = did_you_mean(cut(unknown), list(self.model.class_names)) or "."
-            raise RequestError(
-                422, f"`mix` names an unknown class {quoted(unknown)}{hint}"
-            )
+            raise RequestError(422, f"`mix` has an unknown class {quoted(unknown)}.")
         by_id = {self._class_ids[name]: share for name, share in mix.items()}
         for c, name in enumerate(self.model.class_names):
             if c not in by_id:
@@ -313,24 +290,50 @@ class Service:
                 )
         return [by_id[c] for c in sorted(by_id)]
 
-    async def _prepare(self, images: Sequence[bytes]) -> Pixels:
+    async def _logits(
+        self, images: Sequence[bytes], work: Work
+    ) -> tuple[LogitRows, Digests]:
+        """Return logits (N, C) and digests (N,) of encoded images."""
+        pixels = await self._prepare(images, work)
+        f = await self.batcher(pixels)
+        is_finite = np.isfinite(f).all(axis=1)
+        if not is_finite.all():
+            i = int(is_finite.argmin())
+            raise RequestError(422, f"The model's output for image {i} is not finite.")
+        return f, row_digests(pixels)
+
+    async def _prepare(self, images: Sequence[bytes], work: Work) -> Pixels:
         """Return all images as the network sees them."""
-        self.batcher.check_room(len(images))  # before the work of decoding
+        most = self.limits.pixels
+        counts = await self._decode(lambda encoded: num_pixels(encoded, most), images)
+        work.add_pixels(sum(counts))
+        try:
+            return np.stack(await self._decode(self.model.prepare, images))
+        finally:
+            work.forget_pixels()
+
+    async def _decode(
+        self, function: Callable[[bytes], _T], images: Sequence[bytes]
+    ) -> list[_T]:
+        """Return a function's results for all images, from threads of their own.
+
+        If the call is cancelled, images that no thread has taken are left out.
+        """
         loop = asyncio.get_running_loop()
         tasks = [
-            loop.run_in_executor(
-                self._decoders, self.model.prepare, encoded, self.limits.pixels
-            )
+            loop.run_in_executor(self._decoders, function, encoded)
             for encoded in images
         ]
         found = await asyncio.gather(*tasks, return_exceptions=True)
+        results: list[_T] = []
         for i, result in enumerate(found):
             if isinstance(result, BrokenImageError):
                 reason = printable(cut(str(result)))
                 raise RequestError(422, f"image {i} of `images` {reason}.")
             if isinstance(result, BaseException):
                 raise result
-        return np.stack(found)  # type: ignore[arg-type] # no exception is left
+            results.append(result)
+        return results
 
     def _answers(self, logits: LogitRows, mix: Vector) -> list[Answer]:
         probs = self.model.probs(logits, mix)
@@ -345,6 +348,25 @@ class Service:
                 Answer(name=top[0].name, probability=top[0].probability, top=top)
             )
         return answers
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of work, which is cancelled if the client leaves first.
+
+    Raises:
+        ClientDisconnect: If the client has left.
+    """
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(request.receive())  # nothing else can come any more
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
 
 
 def _listed(vector: Vector | None) -> list[float] | None:

@@ -1,6 +1,8 @@
 """One site: its state, its priors and its estimates over time."""
 
+from collections import deque
 from dataclasses import dataclass, field
+from hashlib import blake2b, sha256
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -8,25 +10,51 @@ from numpy.typing import NDArray
 
 from tailshift.estimators.map_em import STRENGTHS
 
+__all__ = [
+    "Adapt",
+    "Digests",
+    "EvidenceLevel",
+    "LogitRows",
+    "Mix",
+    "MixFrom",
+    "NoEstimateError",
+    "OutdatedEstimateError",
+    "SiteState",
+    "StateError",
+    "StoredEstimate",
+    "TooManySitesError",
+    "UnknownSiteError",
+    "Vector",
+    "Window",
+    "check_adapt",
+    "row_digests",
+]
+
 Adapt: TypeAlias = Literal["auto", "approve", "never"]
-"""Whose word changes a site's mix: the estimate's, a person's, or nobody's."""
+"""Adaptation policy: use estimates, use what a person approved, or never adapt."""
 
 MixFrom: TypeAlias = Literal["training", "book", "approved", "estimate", "request"]
-"""Where a mix comes from that an answer is for."""
+"""Origin of the prior that predictions use."""
+
+EvidenceLevel: TypeAlias = Literal["none", "refused", "indicative", "supported"]
+"""What the last certificate says of an estimate; "none" before the first one."""
 
 Vector: TypeAlias = NDArray[np.float64]
 LogitRows: TypeAlias = NDArray[np.float32]
+Digests: TypeAlias = NDArray[np.uint64]
+
+_MAX_SHOWN = 16  # estimates that a person may still approve after newer ones
 
 
 class Mix(NamedTuple):
-    """A class mix to answer for, shape (C,), and where it comes from."""
+    """A prior that predictions use, shape (C,), and its origin."""
 
     shares: Vector
     origin: MixFrom
 
 
-class Judgement(NamedTuple):
-    """An estimate with its 95 % band, after a number of images, at a time."""
+class StoredEstimate(NamedTuple):
+    """An estimated prior with its 95 % interval, after a number of images."""
 
     num_seen: int
     at: float
@@ -35,39 +63,63 @@ class Judgement(NamedTuple):
     high: Vector
 
 
+class Window(NamedTuple):
+    """Logits (N, C) of images in a row, and a digest of each image (N,)."""
+
+    logits: LogitRows
+    digests: Digests
+
+    def distinct(self) -> LogitRows:
+        """Return the logits of distinct images, each at its last occurrence."""
+        _, last = np.unique(self.digests[::-1], return_index=True)
+        return self.logits[np.sort(len(self.digests) - 1 - last)]
+
+
+def row_digests(rows: NDArray[np.generic]) -> Digests:
+    """Return a digest of each row of an array, shape (N,).
+
+    Example:
+        >>> first, second, third = row_digests(np.array([[1, 2], [3, 4], [1, 2]]))
+        >>> bool(first == third), bool(first == second)
+        (True, False)
+    """
+    parts = [blake2b(row.tobytes(), digest_size=8).digest() for row in rows]
+    return np.frombuffer(b"".join(parts), np.uint64)
+
+
 @dataclass
 class SiteState:
-    """What is known of a site; its window of logits is in the database."""
+    """State of a site; its window of logits is in the state file."""
 
     name: str
     """Name of the site, as requests give it."""
 
     adapt: Adapt
-    """Whose word changes the mix."""
+    """Adaptation policy."""
 
     approved: Vector | None = None
-    """Mix that a person has approved, shape (C,)."""
+    """Prior that a person has approved, shape (C,)."""
 
     num_seen: int = 0
-    """Number of images that have come."""
+    """Number of images seen."""
 
     judged: int = 0
-    """Number of images at the last test for a shift."""
+    """Number of images at the last shift test."""
 
     estimate: Vector | None = None
-    """Mix after the last refresh, shape (C,)."""
+    """Estimated prior after the last refresh, shape (C,)."""
 
     low: Vector | None = None
-    """Lower end of its 95 % band at the last test, shape (C,)."""
+    """Lower end of its 95 % interval at the last test, shape (C,)."""
 
     high: Vector | None = None
-    """Upper end of it."""
+    """Upper end of the interval."""
 
     p_value: float | None = None
-    """P-value of the last test for a shift."""
+    """P-value of the last test of the label-shift assumption."""
 
     strength: float = max(STRENGTHS)
-    """How much the estimate is drawn to a tilt; chosen at the last test."""
+    """Shrinkage of the estimate towards a power of the source prior."""
 
     is_supported: bool = False
     """Whether the data supported the estimate at the last test."""
@@ -76,38 +128,100 @@ class SiteState:
     """Why, in a sentence."""
 
     expected: Vector | None = None
-    """Expected accuracy and its 95 % interval, shape (2, 3): as trained, and for the
-    estimate; None if nobody can tell."""
+    """Expected accuracy and its 95 % interval, as trained and re-targeted, shape
+    (2, 3); None if the certificate was refused."""
 
     doubt: str = ""
-    """Why nobody can tell, in a sentence."""
+    """Why the expected accuracy is indicative or refused; empty if supported."""
 
-    pending: list[LogitRows] = field(default_factory=list)
-    """Logits that are not yet in the database."""
+    pending: list[Window] = field(default_factory=list)
+    """Logits that are not yet in the state file."""
 
     is_stale: bool = False
-    """Whether the window holds logits that the estimate has not seen."""
+    """Whether the window has images that the estimate has not seen."""
 
     is_changed: bool = False
-    """Whether the database does not have it as it is."""
+    """Whether the state file has an older version."""
+
+    is_deleted: bool = False
+    """Whether the site was deleted while it was being estimated."""
+
+    num_distinct: int = 0
+    """Number of distinct images of the window at the last refresh."""
+
+    num_window: int = 0
+    """Number of images of the window at the last refresh."""
+
+    shown: deque[tuple[str, Vector]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_SHOWN)
+    )
+    """Estimates that were sent to clients, by version."""
+
+    @property
+    def evidence(self) -> EvidenceLevel:
+        """What the last certificate says of the estimate."""
+        if not self.judged:
+            return "none"
+        if not self.doubt:
+            return "supported"
+        return "refused" if self.expected is None else "indicative"
+
+    @property
+    def version(self) -> str | None:
+        """Version of the estimate, which changes with each of its values."""
+        if self.estimate is None:
+            return None
+        return sha256(self.estimate.tobytes()).hexdigest()[:16]
+
+    def show(self) -> str | None:
+        """Return the version of the estimate, and keep the estimate for approval."""
+        version = self.version
+        known = {shown for shown, _ in self.shown}
+        if version is not None and self.estimate is not None and version not in known:
+            self.shown.append((version, self.estimate))
+        return version
+
+    def seen_estimate(self, version: str | None) -> Vector | None:
+        """Return the estimate of a version, or the current one without a version.
+
+        Raises:
+            OutdatedEstimateError: If the version is not kept any more.
+        """
+        if version is None or version == self.version:
+            return self.estimate
+        for known, estimate in self.shown:
+            if known == version:
+                return estimate
+        raise OutdatedEstimateError(
+            f"`version` {version!r} is not an estimate that was shown lately. Load the "
+            "site again and approve what it shows now."
+        )
 
 
 class UnknownSiteError(ValueError):
-    """No image of the site has come, and no book names it."""
+    """The site has no images and no stored prior."""
 
 
 class TooManySitesError(ValueError):
-    """Another site would be more than are kept."""
+    """A new site would exceed the maximum number of sites."""
 
 
 class NoEstimateError(ValueError):
-    """Nothing has been estimated of the site."""
+    """The site has no estimate."""
+
+
+class OutdatedEstimateError(ValueError):
+    """The estimate to approve is not kept any more."""
+
+
+class StateError(Exception):
+    """The state file cannot be read or written."""
 
 
 def check_adapt(adapt: str) -> Adapt:
-    """Return whose word changes a mix, and raise for anything else."""
+    """Return an adaptation policy, and raise for anything else."""
     if adapt not in get_args(Adapt):
         raise ValueError(
-            f"`adapt` must be 'auto', 'approve' or 'never', but is {adapt!r}."
+            f"`adapt` must be 'auto', 'approve' or 'never', got {adapt!r}."
         )
     return adapt  # type: ignore[return-value] # it is one of them

@@ -1,8 +1,11 @@
 """Sites: the class distribution of each, estimated as its images arrive."""
 
+import math
 import sqlite3
 import threading
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -11,44 +14,50 @@ import numpy as np
 from tailshift.estimators import Adaptation
 from tailshift.estimators.online import HALF_LIVES
 from tailshift.predictions import Predictions
-from tailshift.registry import did_you_mean
 from tailshift.serving.site import (
     Adapt,
-    Judgement,
+    Digests,
     LogitRows,
     Mix,
     NoEstimateError,
     SiteState,
+    StateError,
+    StoredEstimate,
     TooManySitesError,
     UnknownSiteError,
     Vector,
+    Window,
     check_adapt,
+    row_digests,
 )
 from tailshift.serving.site_estimates import SiteEstimator, doubt, expected_accuracy
 from tailshift.serving.site_file import SiteFile, site_row
 
-FEWEST = 50  # images, before a site's stream is judged
-MOST_WINDOW = 2**23  # logits of a site that are kept: 32 MB
-MOVED = 0.1  # total variation from which an approved mix counts as left
+__all__ = ["Sites"]
+
+_MIN_TESTED = 50  # distinct images before the first shift test
+_MAX_WINDOW = 2**23  # logits per site that are kept: 32 MB
+_SHIFT_THRESHOLD = 0.1  # total variation from the prior in use that raises an alarm
+_REPEATED_THRESHOLD = 0.5  # share of repeated images that raises an alarm
 
 
 class Sites:
-    """All sites of a server: their streams, their mixes and whose word changes them.
+    """All sites of a server: their windows of logits, priors and policies.
 
-    `record` and `mix` take microseconds. What takes longer is for other threads:
-    `flush` writes what has come, so that a restart loses no more than what came after
-    it; `refresh` flushes and estimates, and is called by one thread at a time.
+    `record` and `mix` take microseconds. Other threads do the slow work: `flush`
+    writes new images, so a restart loses only what came after it; `refresh` flushes
+    and estimates, and is called by one thread at a time.
 
     Args:
-        path: SQLite file; None keeps all in memory.
-        class_names: One for each class.
+        path: SQLite file; None keeps everything in memory.
+        class_names: One per class.
         source_prior: :math:`p_s` of the training data, shape (C,).
-        probe: Logits of a fixed picture, which tell another model's file, shape (C,).
-        held_out: Labelled logits of the same model; None estimates nothing.
-        book: Mixes of sites that are known beforehand, each (C,).
-        adapt: Whose word changes the mix of a new site.
-        half_life: Number of images after which one counts half.
-        most_sites: Number of sites that are kept.
+        probe: Logits of a fixed image, which identify the model, shape (C,).
+        held_out: Labelled logits of the same model; without them nothing is estimated.
+        book: Priors of sites that are known beforehand, each (C,).
+        adapt: Adaptation policy of a new site.
+        half_life: Number of images after which an image counts half.
+        most_sites: Maximum number of sites.
     """
 
     def __init__(
@@ -69,7 +78,8 @@ class Sites:
         self.fault = ""
         self._book = {} if book is None else dict(book)
         self._lock = threading.RLock()
-        longest = max(1, MOST_WINDOW // len(class_names))
+        self._reserved: Counter[str] = Counter()
+        longest = max(1, _MAX_WINDOW // len(class_names))
         self._half_life = min(half_life, longest / HALF_LIVES)
         self._longest = int(HALF_LIVES * self._half_life)
         self._estimator = (
@@ -79,6 +89,8 @@ class Sites:
             path, class_names=class_names, probe=probe, max_window=self._longest
         )
         self._sites = {site.name: site for site in self._file.sites()}
+        for name, site in self._sites.items():
+            _count_distinct(site, self._file.window(name))
 
     @property
     def is_estimating(self) -> bool:
@@ -87,11 +99,11 @@ class Sites:
 
     @property
     def half_life(self) -> float:
-        """Number of images after which one counts half; less if classes are many."""
+        """Number of images after which one counts half; less with many classes."""
         return self._half_life
 
     def names(self) -> list[str]:
-        """Return the names of the sites whose images have come or that a book names."""
+        """Return the names of the sites with images or a stored prior."""
         with self._lock:
             return sorted({*self._sites, *self._book})
 
@@ -99,19 +111,18 @@ class Sites:
         """Return a site.
 
         Raises:
-            UnknownSiteError: If nothing is known of it.
+            UnknownSiteError: If it has neither images nor a stored prior.
         """
         with self._lock:
             if name not in self._sites and name not in self._book:
-                hint = did_you_mean(name, self.names()) or "."
                 raise UnknownSiteError(
-                    "`site` must be one whose images have come or that the book names, "
-                    f"but {name!r} is not{hint}"
+                    f"`site` {name!r} is unknown. `GET /sites` lists the sites with "
+                    "images or a stored prior."
                 )
             return self._sites.get(name) or SiteState(name, self.default_adapt)
 
     def mix(self, name: str) -> Mix:
-        """Return the mix to answer for at a site that may be new."""
+        """Return the prior that predictions of a site use, which may be new."""
         with self._lock:
             site = self._sites.get(name) or SiteState(name, self.default_adapt)
             if site.adapt == "auto" and site.estimate is not None and site.is_supported:
@@ -122,48 +133,114 @@ class Sites:
             return Mix(self._book[name], "book")
         return Mix(self.source_prior, "training")
 
-    def check_room(self, name: str) -> None:
-        """Refuse a new site if there are as many as are kept."""
-        with self._lock:
-            if name not in self._sites and len(self._sites) >= self.most_sites:
-                raise TooManySitesError(
-                    f"`site` must be one of the {self.most_sites:,} that are known "
-                    "already, the most that are kept, but is new."
-                )
+    @contextmanager
+    def reserving(self, name: str) -> Iterator[None]:
+        """Keep room for a site, so `record` in the block cannot fail.
 
-    def record(self, name: str, logits: LogitRows) -> None:
-        """Take logits (N, C) of a site's images, which carry the trained prior."""
+        Raises:
+            TooManySitesError: If the site is new and there are too many.
+        """
+        with self._lock:
+            self._check_room(name)
+            self._reserved[name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._reserved[name] -= 1
+                if not self._reserved[name]:
+                    del self._reserved[name]
+
+    def record(
+        self, name: str, logits: LogitRows, digests: Digests | None = None
+    ) -> None:
+        """Add images to a site.
+
+        Args:
+            name: The site.
+            logits: Logits with the trained prior, shape (N, C).
+            digests: One per image, equal for equal images; by default of the logits.
+        """
+        digests = row_digests(logits) if digests is None else digests
         with self._lock:
             site = self._own(name)
             site.num_seen += len(logits)
-            site.pending.append(logits[-self._longest :])
-            waiting = sum(map(len, site.pending))
-            while waiting - len(site.pending[0]) >= self._longest:
-                waiting -= len(site.pending.pop(0))
+            block = Window(logits[-self._longest :], digests[-self._longest :])
+            site.pending.append(block)
+            waiting = sum(len(block.logits) for block in site.pending)
+            while waiting - len(site.pending[0].logits) >= self._longest:
+                waiting -= len(site.pending.pop(0).logits)
 
-    def approve(self, name: str, origin: Literal["estimate", "training"]) -> None:
-        """Answer for the estimate of now, or for the training mix, until told again."""
+    def approve(
+        self,
+        name: str,
+        origin: Literal["estimate", "training"],
+        version: str | None = None,
+    ) -> None:
+        """Use an estimate or the training prior from now on, until changed.
+
+        Args:
+            name: The site.
+            origin: Which of the two.
+            version: Version of the estimate that was shown; by default the current one.
+
+        Raises:
+            NoEstimateError: If the site has no estimate.
+            OutdatedEstimateError: If the estimate of this version is not kept any more.
+            StateError: If the state file cannot be written; nothing changes then.
+        """
         with self._lock:
             known = self.get(name)
-            mix = known.estimate if origin == "estimate" else self.source_prior
-            if mix is None:
-                raise NoEstimateError(
-                    f"`mix` must be 'training' as long as {name!r} has no estimate, "
-                    "but is 'estimate'. Send images of the site first."
-                )
+            mix = self.source_prior
+            if origin == "estimate":
+                shown = known.seen_estimate(version)
+                if shown is None:
+                    raise NoEstimateError(
+                        f"`site` {name!r} has no estimate to approve. Send images of "
+                        "the site first, or give `mix` 'training'."
+                    )
+                mix = shown
             site = self._own(name)
+            before = site.adapt, site.approved
             site.adapt, site.approved = "approve", mix.copy()
-        self.flush()
+        self._keep(site, before)
 
     def set_adapt(self, name: str, adapt: Adapt) -> None:
-        """Say whose word changes a site's mix."""
+        """Set a site's adaptation policy.
+
+        Raises:
+            StateError: If the state file cannot be written; nothing changes then.
+        """
         with self._lock:
             self.get(name)
-            self._own(name).adapt = check_adapt(adapt)
-        self.flush()
+            site = self._own(name)
+            before = site.adapt, site.approved
+            site.adapt = check_adapt(adapt)
+        self._keep(site, before)
 
-    def flush(self) -> None:
-        """Write what has come; keep it for the next time if that fails."""
+    def delete(self, name: str) -> None:
+        """Delete a site with its images and estimates; a stored prior stays.
+
+        Raises:
+            UnknownSiteError: If there is no such site.
+            StateError: If the state file cannot be written; nothing changes then.
+        """
+        with self._file.lock:
+            with self._lock:
+                self.get(name)
+                site = self._sites.pop(name, None)
+            try:
+                self._file.delete(name)
+            except sqlite3.Error as error:
+                with self._lock:
+                    if site is not None:
+                        self._sites.setdefault(name, site)
+                raise StateError(_unwritten(error)) from None
+            if site is not None:
+                site.is_deleted = True
+
+    def flush(self) -> bool:
+        """Write new images and changes; on failure keep them for the next time."""
         with self._file.lock:
             with self._lock:
                 changed = [site for site in self._sites.values() if site.is_changed]
@@ -175,28 +252,40 @@ class Sites:
             try:
                 self._file.write(rows, blocks)
             except sqlite3.Error as error:
-                self._put_back(taken)
-                self.fault = f"The state cannot be written ({error})."
-                return
+                self._put_back(changed, taken)
+                self.fault = _unwritten(error)
+                return False
             self.fault = ""
             with self._lock:
-                for name, logits in blocks.items():
-                    self._sites[name].is_stale |= bool(logits)
+                for site in changed:
+                    site.is_stale |= bool(blocks.get(site.name))
+            return True
 
     def refresh(self) -> None:
-        """Write what has come, then estimate where something has."""
+        """Flush, then update the estimates of sites with new images.
+
+        An error at one site does not keep the others from being estimated; the first
+        one is raised at the end.
+        """
         self.flush()
         with self._lock:
             stale = [site for site in self._sites.values() if site.is_stale]
-        if self._estimator is not None:
-            for site in stale:
+        if self._estimator is None:
+            return
+        errors = []
+        for site in stale:
+            try:
                 self._estimate(site, self._estimator)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def window(self, name: str) -> LogitRows:
         """Return the logits of a site's latest images, shape (N, C)."""
-        return self._file.window(name)
+        return self._file.window(name).logits
 
-    def history(self, name: str) -> list[Judgement]:
+    def history(self, name: str) -> list[StoredEstimate]:
         """Return a site's estimates, the oldest first."""
         return self._file.history(name)
 
@@ -204,12 +293,18 @@ class Sites:
         """Return what a person should know of a site, in sentences."""
         site, mix = self.get(name), self.mix(name)
         alarms = [self.fault] if self.fault else []
+        num_repeated = site.num_window - site.num_distinct
+        if num_repeated > _REPEATED_THRESHOLD * site.num_window:
+            alarms.append(
+                f"{num_repeated:,} of the last {site.num_window:,} images repeat "
+                "another one and are not counted. Is a camera stuck?"
+            )
         if site.doubt and site.expected is None:
             alarms.append(site.doubt)
         if site.estimate is None or not site.is_supported:
             return alarms
         gap = 0.5 * np.abs(site.estimate - mix.shares).sum()
-        if gap >= MOVED:
+        if gap >= _SHIFT_THRESHOLD:
             kind = {"training": "training prior", "book": "site prior"}
             alarms.append(
                 f"The class distribution has shifted: the estimate and the "
@@ -219,43 +314,66 @@ class Sites:
         return alarms
 
     def close(self) -> None:
-        """Write what has come, and close the file."""
+        """Flush, and close the file."""
         self.flush()
         self._file.close()
 
+    def _check_room(self, name: str) -> None:
+        known = self._sites.keys() | self._reserved.keys()
+        if name not in known and len(known) >= self.most_sites:
+            raise TooManySitesError(
+                f"`site` is new, but the server keeps at most {self.most_sites:,} "
+                "sites. Use a known site, or delete one with `DELETE /site`."
+            )
+
     def _own(self, name: str) -> SiteState:
-        """Return a site that is about to change, made anew if need be."""
-        self.check_room(name)
+        """Return a site that is about to change, and create it if it is new."""
+        self._check_room(name)
         site = self._sites.setdefault(name, SiteState(name, self.default_adapt))
         site.is_changed = True
         return site
 
-    def _put_back(self, taken: dict[str, list[LogitRows]]) -> None:
+    def _keep(self, site: SiteState, before: tuple[Adapt, Vector | None]) -> None:
+        """Write a decision, or undo it: what was acknowledged outlives a restart."""
+        if not self.flush():
+            with self._lock:
+                site.adapt, site.approved = before
+            raise StateError(self.fault)
+
+    def _put_back(
+        self, sites: list[SiteState], taken: Mapping[str, list[Window]]
+    ) -> None:
         with self._lock:
-            for name, blocks in taken.items():
-                self._sites[name].pending[:0] = blocks
-                self._sites[name].is_changed = True
+            for site in sites:
+                site.pending[:0] = taken[site.name]
+                site.is_changed = True
 
     def _estimate(self, site: SiteState, estimator: SiteEstimator) -> None:
-        window = self.window(site.name)
+        window = self._file.window(site.name)
         with self._lock:
             site.is_stale = False
             num_seen = site.num_seen
-        if not len(window):
+        if not len(window.logits):
             return
-        is_due = len(window) >= FEWEST and self._is_due(site, num_seen)
-        found = estimator.judge(window) if is_due else None
+        # A repeated image is no new evidence, and a stuck camera sends nothing else.
+        logits = window.distinct()
+        is_due = len(logits) >= _MIN_TESTED and self._is_due(site, num_seen)
+        found = estimator.judge(logits) if is_due else None
         strength = site.strength if found is None else estimator.strength
-        estimate = estimator.estimate(window, strength)
-        certificate = estimator.certify(window) if is_due else None
-        with self._lock:
-            site.estimate, site.is_changed = estimate, True
-            if found is not None and certificate is not None:
-                self._take(site, found, strength, num_seen)
-                site.expected = expected_accuracy(certificate)
-                site.doubt = doubt(certificate)
-        if found is not None:
-            self._file.add_to_history(site, num_seen)
+        estimate = estimator.estimate(logits, strength)
+        certificate = estimator.certify(logits) if is_due else None
+        with self._file.lock:
+            with self._lock:
+                if site.is_deleted:
+                    return
+                _count_distinct(site, window)
+                site.estimate, site.is_changed = estimate, True
+                if found is not None and certificate is not None:
+                    self._take(site, found, strength, num_seen)
+                    site.expected = expected_accuracy(certificate)
+                    site.doubt = doubt(certificate)
+            if found is not None:
+                self._file.add_to_history(site, num_seen)
 
     def _take(
         self, site: SiteState, found: Adaptation, strength: float, num_seen: int
@@ -265,12 +383,23 @@ class Sites:
         low, high = found.interval.numpy()
         site.low = np.minimum(low, site.estimate)
         site.high = np.maximum(high, site.estimate)
-        site.p_value, site.is_supported = found.assumption_p_value, found.is_adapted
+        is_tested = not math.isnan(found.assumption_p_value)
+        site.p_value = float(found.assumption_p_value) if is_tested else None
+        site.is_supported = found.is_adapted
         # What follows the colon says which prior is used: here the setting decides.
         site.reason = f"{found.reason.partition(':')[0].rstrip('.')}."
         site.strength, site.judged = strength, num_seen
 
     def _is_due(self, site: SiteState, num_seen: int) -> bool:
-        """Judge a young stream often, and an old one twice in a half-life."""
-        step = min(max(FEWEST, site.judged / 4), self._half_life / 2)
-        return site.p_value is None or num_seen - site.judged >= step
+        """Test a young site often, and an old one twice per half-life."""
+        step = min(max(_MIN_TESTED, site.judged / 4), self._half_life / 2)
+        return not site.judged or num_seen - site.judged >= step
+
+
+def _count_distinct(site: SiteState, window: Window) -> None:
+    site.num_window = len(window.digests)
+    site.num_distinct = len(np.unique(window.digests))
+
+
+def _unwritten(error: sqlite3.Error) -> str:
+    return f"The state cannot be written ({error})."

@@ -12,6 +12,7 @@
   const percent = (share) => (100 * share).toFixed(1);
   const count = (number) => number.toLocaleString("en");
   let chosen = null;
+  let version = null; // of the estimate on the page: an approval is for no other
   let timer = null;
   let drawn = "";
 
@@ -237,7 +238,10 @@
     showFacts(site);
     const { reason } = site.summary;
     setText(find("reason"), all.adaptation || (reason && reason[0].toUpperCase() + reason.slice(1)));
+    setText(find("doubt"), site.doubt);
     find("approve").disabled = !site.estimate;
+    find("approve").classList.toggle("main", site.summary.evidence === "supported");
+    version = site.version;
     if (document.activeElement !== find("adapt")) find("adapt").value = site.summary.adapt;
     find("approved-key").hidden = !site.approved;
     showCharts(all, site);
@@ -286,7 +290,7 @@
   }
 
   const describePrior = (summary) => `Predictions now use the ${ORIGINS[summary.mix_from]}.`;
-  find("approve").addEventListener("click", () => change("approve", { mix: "estimate" }, describePrior));
+  find("approve").addEventListener("click", () => change("approve", { mix: "estimate", version }, describePrior));
   find("back").addEventListener("click", () =>
     change("approve", { mix: "training" }, () => "Predictions now use the training prior.")
   );
