@@ -305,6 +305,11 @@ def test_save_weights__of_a_network_that_shares_some(tmp_path: Path) -> None:
             "is 60000), but is {'image_size': 60000}",
         ),
         (
+            {"class_names": ["kea"] * 10},
+            "`class_names` must be names that differ, but is ['kea', 'kea', 'kea', "
+            "'kea', 'kea', 'kea', ...]",
+        ),
+        (
             {"source_counts": [1, 2]},
             "`source_counts` must be 10 counts, not all 0, but is [1, 2]",
         ),

@@ -88,6 +88,7 @@ class RunFacts(BaseModel):
         full = n if self.full_counts is None else self.full_counts
         each = f"one number per channel ({self.in_channels}), or one for all"
         fits = {
+            "class_names": ("names that differ", len(set(self.class_names)) == c),
             "source_counts": (f"{c} counts, not all 0", len(n) == c and any(n)),
             "full_counts": (f"{c} counts", len(full) == c or full is n),
             "mean": (each, len(self.mean) in (1, self.in_channels)),
