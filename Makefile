@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
 # DIR: a folder of photos, one folder a class.
-.PHONY: demo demo-photos test test-hosts test-slurm soak fuzz load check docs wheel \
+.PHONY: demo demo-photos test test-load test-hosts test-slurm soak fuzz load check docs wheel \
   bench clean
 
 demo: $(VENV)/.installed
@@ -48,6 +48,11 @@ fuzz: $(VENV)/.installed-dev
 	mkdir -p $(dir $(FUZZ_LOG)) && rm -f $(FUZZ_LOG)
 	TAILSHIFT_FUZZ_LOG=$(abspath $(FUZZ_LOG)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest \
 	  -q -m slow tests/fuzz tests/serving/test_server_fuzz.py
+
+# Good and hostile clients against the server on loopback, and a kill -9: 10 minutes.
+test-load: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/load_server.py \
+	  --results results/load_server.csv
 
 # The site, with the gallery run: build/docs/index.html opens from disk.
 docs: $(VENV)/.installed-docs
