@@ -1,6 +1,5 @@
-import importlib.util
+import importlib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -12,22 +11,13 @@ RESULTS = ROOT / "results"
 
 
 @pytest.fixture(autouse=True)
-def _on_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scripts import each other by their names."""
+def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the scripts import each other, as they do when they are run."""
     monkeypatch.syspath_prepend(EXPERIMENTS)
 
 
-def _load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_queue__every_run_is_valid_and_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    queue = _load("run_queue")
+    queue = importlib.import_module("run_queue")
     jobs = list(queue.queued_jobs(EXPERIMENTS / "queue.toml", tmp_path))
     assert len({job.directory for job in jobs}) == len(jobs) > 0
     assert not any(queue.is_finished(job) for job in jobs)
@@ -40,7 +30,7 @@ def test_rescore__kept_rows_by_expectation_are_those_of_the_kept_logits() -> Non
         if row["recipe"] == "cifar100_lt_ir50_softmax"
     ]
     first = [row for row in kept if row["sampling"] == "first"]
-    rescore = _load("rescore")
+    rescore = importlib.import_module("rescore")
     found = list(rescore.expected_rows(first, RESULTS / "logits"))
     assert found == [row for row in kept if row["sampling"] == "expected"]
     assert len(found) == len(first) == 11

@@ -35,9 +35,10 @@ def _steps(name: str) -> list[tuple[str, str]]:
 
 
 def _assert_shows(page: str, lines: list[str]) -> None:
-    """Assert that a page has these lines; gains may differ by 3 points.
+    """Assert that a page has these lines; gains may differ by 3 points, ends by 8.
 
-    Intervals are Monte Carlo results of float32 logits, which differ between machines.
+    Intervals of 55 labels are wide. They are Monte Carlo results of float32 logits,
+    which differ between machines.
     """
     gain = r"[+-]\d+\.\d"
     shown = {re.sub(gain, "#", line): line for line in page.splitlines()}
@@ -46,7 +47,8 @@ def _assert_shows(page: str, lines: list[str]) -> None:
         assert key in shown
         values = [float(value) for value in re.findall(gain, shown[key])]
         given = [float(value) for value in re.findall(gain, line)]
-        assert given == pytest.approx(values, abs=3)
+        assert given[:1] == pytest.approx(values[:1], abs=3)
+        assert given[1:] == pytest.approx(values[1:], abs=8)
 
 
 @pytest.mark.filterwarnings(FEW)
