@@ -36,7 +36,7 @@ for that. ``"refused"``: the label-shift assumption does not hold."""
 MIN_OCCURRENCES = 3.0  # unlabelled samples of a class that surely occurs
 MIN_TARGET = 50  # distinct unlabelled samples
 MIN_HELD_OUT = 100  # labels
-MIN_INFORMED = 0.5  # share of the target in classes with enough labels
+MIN_INFORMED = 0.55  # share of the target that labels inform
 MIN_TESTABLE = 0.25  # of that share, to test the label-shift assumption
 MIN_TESTED = 20  # distinct unlabelled samples, to test the assumption
 LABELS_FOR_HALF = 10.0  # a class with as many labels is informed by half
@@ -417,11 +417,11 @@ class Evidence:
         if n < MIN_HELD_OUT:
             return f"only {n} held-out labels, fewer than {MIN_HELD_OUT}"
         if self._informed(self.held_out.labels) < MIN_INFORMED:
-            few = int((self.counts < LABELS_FOR_HALF).sum())
+            enough = math.ceil(LABELS_FOR_HALF * MIN_INFORMED / (1 - MIN_INFORMED))
+            few = int((self.counts < enough).sum())
             return (
-                f"{few} of {self.num_classes} classes have fewer than "
-                f"{LABELS_FOR_HALF:g} held-out labels, and the target consists mostly "
-                "of such classes"
+                f"{few} of {self.num_classes} classes have fewer than {enough} "
+                "held-out labels, and the target consists mostly of such classes"
             )
         return ""
 
