@@ -3,7 +3,8 @@
     python experiments/certificate.py
 
 It writes ``results/certificate.csv`` and fills the tables of ``docs/certificate.md``,
-together with those of ``results/decisions.csv`` (``benchmarks/decisions.py``).
+together with those of ``results/decisions.csv`` (``benchmarks/decisions.py``), one of
+which is in ``docs/estimation.md``.
 ``--tables`` only fills the tables.
 
 *broken*: digits with noise, blur or an unseen class, which a certificate must refuse.
@@ -254,9 +255,9 @@ def fill() -> None:
         "certificate broken": table_broken(parts["broken"]),
         "certificate cifar": table_cifar(parts["cifar"]),
         "decisions coverage": table_decisions(decisions),
-        "decisions adapt": table_adapt(decisions),
     }
     fill_markers(DOCUMENT, tables)
+    fill_markers(estimation.DOCUMENT, {"decisions adapt": table_adapt(decisions)})
 
 
 PARTS = {"broken": broken, "cifar": cifar}
