@@ -328,7 +328,7 @@ def prior_interval(draws: Tensor, prior: Tensor, num_samples: float) -> Tensor:
     """
     from scipy.special import betaincinv  # slow to import, and only intervals need it
 
-    low, high = widened_interval(draws, prior)
+    low, high = _with_margin(*percentile_interval(draws, prior), prior)
     seen = (num_samples * prior).numpy()
     rest = num_samples - seen
     with_labels = betaincinv(
@@ -357,7 +357,10 @@ def widened_interval(draws: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
     """
     low, high = percentile_interval(draws, found)
     bias = draws.median(dim=0).values - found
-    low, high = low.minimum(low - bias), high.maximum(high - bias)
+    return _with_margin(low.minimum(low - bias), high.maximum(high - bias), found)
+
+
+def _with_margin(low: Tensor, high: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
     return found - MARGIN * (found - low), found + MARGIN * (high - found)
 
 
