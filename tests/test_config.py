@@ -541,7 +541,7 @@ FIXED = {"accelerator", "channels_last", "precision", "start_from"}
 DECISIVE = {
     *("epochs", "batch_size", "drop_last", "sampler", "mixup", "label_smoothing"),
     *("accumulate", "exact_accumulation", "sync_batch_norm", "keep", "patience"),
-    "ema",
+    *("cross_fit", "ema"),
 }
 
 

@@ -174,6 +174,10 @@ class TrainConfig(_Section):
     patience: PositiveInt | None = None
     """Stop early after so many epochs in which that accuracy did not rise. Of a
     method's stages the last one is meant."""
+    cross_fit: int = Field(default=0, ge=0, le=20)
+    """Folds of cross-fitting for a head that is fitted at once (``"lbfgs"``): the head
+    trains on the validation images too, and held-out logits come from heads that are
+    fitted to the other folds. 0 leaves the validation images out."""
     ema: float | None = Field(default=None, gt=0, lt=1)
     """Share that an average of the weights keeps of itself at each step, such as 0.995;
     it is what is validated and saved. None for the weights as they are."""

@@ -50,7 +50,7 @@ def build_network(
     )
     backbone = config.method.branch(backbone)
     backbone = add_adapters(backbone, config.model.adapter, num_classes)
-    head = _stage_head(config, stage, backbone.feature_dim, num_classes)
+    head = stage_head(config, stage, backbone.feature_dim, num_classes)
     return Classifier(backbone, head, config.method.log_posteriors)
 
 
@@ -86,7 +86,7 @@ _COSINE_SCALE = 25.0
 """Scale of ``model.head = "cosine"``, from LIFT."""
 
 
-def _stage_head(
+def stage_head(
     config: RunConfig, stage: int, feature_dim: int, num_classes: int
 ) -> Head:
     """Return the untrained head of a stage: the method's, or a cosine classifier.
@@ -124,7 +124,7 @@ def use_channels_last(model: Classifier, config: RunConfig) -> None:
 def place_head(model: Classifier, config: RunConfig, stage: int) -> None:
     """Give a model the untrained head of a stage, on the model's device."""
     num_classes = model.head.num_classes
-    head = _stage_head(config, stage, model.backbone.feature_dim, num_classes)
+    head = stage_head(config, stage, model.backbone.feature_dim, num_classes)
     example = next(model.parameters())
     model.head = head.to(example.device, example.dtype)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from tailshift.config import RunConfig
 from tailshift.data import FeatureSplit, LongTailedData, Split
@@ -25,6 +25,7 @@ from tailshift.runs.checkpoint import (
     save_checkpoint,
 )
 from tailshift.storage import read_tensors, write_json, write_tensors
+from tailshift.training.cross_fit import is_cross_fitted, out_of_fold
 from tailshift.training.distributed import broadcast_decision, share_buffers
 from tailshift.training.inference import outputs, validate
 from tailshift.training.loop import Metrics, Trainer
@@ -329,18 +330,22 @@ class Recorder:
         files.save_weights(weights, self._evaluated, is_writer=is_first)
         for name, split in (("val", self.data.val), ("test", self.data.test)):
             if split is not None and len(split):
-                path = files.predictions_path(self.directory, name)
-                predictions = self._predictions(split)
-                if is_first:
-                    path.parent.mkdir(exist_ok=True)
-                    predictions.save(path, overwrite=True)
+                self._save_predictions(name, *self._outputs(split))
+        if finished and is_cross_fitted(self.config, self.data, self.trainer):
+            decay = json.loads(self._lines[-1])["weight_decay"]
+            self._save_predictions("val", *out_of_fold(self.config, self.data, decay))
         self.write_facts("finished" if finished else "interrupted")
         self.fabric.barrier()  # no process reads the run before it is complete
 
-    def _predictions(self, split: Split) -> Predictions:
-        counts = self.data.class_counts
+    def _outputs(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Return the logits and labels of a split; all processes take part."""
         seen = split.seen_in(self.config.eval.views)
-        logits, labels = outputs(self.fabric, self._evaluated, seen, self.config)
+        return outputs(self.fabric, self._evaluated, seen, self.config)
+
+    def _save_predictions(self, name: str, logits: Tensor, labels: Tensor) -> None:
+        if not self.fabric.is_global_zero:
+            return
+        counts = self.data.class_counts
         predictions = Predictions(
             logits=logits.float(),
             labels=labels,
@@ -349,4 +354,8 @@ class Recorder:
             class_names=self.data.class_names,
             full_counts=self.data.full_counts,
         )
-        return predictions.half() if self.config.eval.half_logits else predictions
+        if self.config.eval.half_logits:
+            predictions = predictions.half()
+        path = files.predictions_path(self.directory, name)
+        path.parent.mkdir(exist_ok=True)
+        predictions.save(path, overwrite=True)

@@ -17,6 +17,7 @@ from tailshift.runs.files import CHECKPOINT, CONFIG, read_config
 from tailshift.runs.network import build_network, use_channels_last
 from tailshift.training import distributed, extraction
 from tailshift.training.build import build_loader, build_loss
+from tailshift.training.cross_fit import with_validation_in_training
 from tailshift.training.extraction_progress import extraction_progress
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def _prepared(
     if config.model.frozen and not isinstance(data.train, FeatureSplit):
         with fabric.rank_zero_first():
             data = banked(data, config.model, is_verbose=is_verbose)
-    return _held_out(config, data) if config.method.needs_validation else data
+    data = _held_out(config, data) if config.method.needs_validation else data
+    return with_validation_in_training(config, data)
 
 
 def _with_precision(config: RunConfig, directory: Path, *, resume: bool) -> RunConfig:

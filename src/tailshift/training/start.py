@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import torch
+
 from tailshift.config import RunConfig
 from tailshift.data import LongTailedData
 from tailshift.models import Classifier, FrozenBackbone
@@ -90,7 +92,11 @@ def _check_run(run: Run, config: RunConfig, data: LongTailedData) -> None:
             f"{where} must have the model {config.model.name}, but has "
             f"{run.config.model.name}."
         )
-    if run.source_counts.tolist() != data.class_counts.tolist():
+    counts = [data.class_counts]
+    if run.config.train.cross_fit and data.val is not None:
+        val_counts = torch.bincount(data.val.labels, minlength=data.num_classes)
+        counts.append(data.class_counts + val_counts)  # its head trained on both
+    if not any(torch.equal(run.source_counts, c) for c in counts):
         raise ValueError(
             f"{where} must be trained on the same images, but its class counts differ "
             f"from those of {data.name}."
