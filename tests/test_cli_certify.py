@@ -52,6 +52,20 @@ def test_certify__prints_a_table_and_writes_json(
     assert kept["is_refused"] is False
 
 
+def test_certify_and_estimate__print_json_and_take_an_estimator(
+    tailshift: Command, samples: tuple[Predictions, np.ndarray]
+) -> None:
+    words = (HELD, "--unlabelled", NEW, "--estimator", "em", "--json")
+    certified = json.loads(tailshift("certify", *words).out)
+    assert certified["accuracy"] == ts.certify(*samples, estimator="em").accuracy
+    estimated = json.loads(tailshift("estimate", *words).out)
+    found = ts.adapt(*samples, estimator="em")
+    assert estimated["estimated_prior"] == found.estimated_prior.tolist()
+    assert (estimated["decision"], estimated["gain"]) == (found.decision, found.gain)
+    wrong = tailshift("estimate", *words[:-2], "emm")
+    assert (wrong.code, "did you mean 'em'?" in wrong.err) == (2, True)
+
+
 def test_certify__writes_a_page_without_script_or_network(
     tailshift: Command, samples: tuple[Predictions, np.ndarray]
 ) -> None:

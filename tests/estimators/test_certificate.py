@@ -10,7 +10,7 @@ import torch
 from tailshift import Predictions, priors
 from tailshift.estimators import certify, figures
 from tailshift.estimators.certificate import FIGURE_NAMES
-from tailshift.estimators.evidence import default_estimator
+from tailshift.estimators.evidence import named_estimator
 
 
 def _held_out(mixture, num_samples=600, seed=100):
@@ -24,7 +24,7 @@ def _mixture(mixture, num_classes=4):
 
 def _reference(held_out, x, q):
     """Return accuracy, macro recall, NLL and recalls, sample by sample."""
-    estimator = default_estimator(held_out).fit(held_out.logits, held_out.labels)
+    estimator = named_estimator(held_out).fit(held_out.logits, held_out.labels)
     p, p_h = estimator.posterior(x), estimator.posterior(held_out.logits)
     m, y, num_classes = p_h.mean(dim=0), held_out.labels, len(q)
     ratio = q / estimator.held_out_prior_

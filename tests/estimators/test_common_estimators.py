@@ -9,25 +9,14 @@ import torch
 import tailshift as ts
 from tailshift import priors
 from tailshift.estimators import (
-    BBSEEstimator,
-    ConfusionLikelihoodEstimator,
-    EMEstimator,
+    ESTIMATORS,
     FewSamplesWarning,
-    MAPEstimator,
-    OnlineEstimator,
-    RLLSEstimator,
     TiltEstimator,
+    adapt,
+    certify,
 )
 
-ALL = [
-    EMEstimator,
-    TiltEstimator,
-    MAPEstimator,
-    BBSEEstimator,
-    RLLSEstimator,
-    ConfusionLikelihoodEstimator,
-    OnlineEstimator,
-]
+ALL = [ESTIMATORS.get(name) for name in ESTIMATORS]
 pytestmark = pytest.mark.parametrize("estimator", ALL)
 
 
@@ -232,3 +221,18 @@ def test_fit__warns_of_classes_with_few_samples(estimator):
         "0); what is estimated of these classes relies on the model's own "
         "probabilities."
     )
+
+
+def test_adapt_and_certify__take_the_name(estimator, mixture):
+    mixture = mixture(4)
+    f, y = mixture.draw(mixture.source_prior, 600, seed=100)
+    held_out = ts.Predictions(f, y, logit_prior=mixture.source_prior)
+    target = priors.from_counts([1, 2, 2, 3])
+    x, _ = mixture.draw(target, 600, seed=1)
+    name = ESTIMATORS.name_of(estimator)
+    found = adapt(held_out, x, estimator=name)
+    assert type(found.estimator) is estimator
+    assert (found.estimated_prior - target).abs().sum() < 0.45
+    certificate = certify(held_out, x, estimator=name)
+    low, high = certificate.accuracy_interval
+    assert 0 <= low < certificate.accuracy < high <= 1

@@ -8,7 +8,7 @@ from scipy import stats
 
 from tailshift import Predictions, priors
 from tailshift.estimators import replicates as module
-from tailshift.estimators.evidence import default_estimator
+from tailshift.estimators.evidence import named_estimator
 from tailshift.estimators.likelihood import maximise_jointly
 from tailshift.estimators.posteriors import Posteriors
 from tailshift.estimators.replicates import Replicates, Sample, prior_interval
@@ -70,7 +70,7 @@ def test_center__is_the_joint_likelihood(mixture):
     f, y = mixture.draw(mixture.source_prior, 600, seed=100)
     x, _ = mixture.draw(priors.uniform(4), 400, seed=1)
     counts = (1e6 * mixture.source_prior).long()
-    estimator = default_estimator(Predictions(f, y, counts, mixture.source_prior))
+    estimator = named_estimator(Predictions(f, y, counts, mixture.source_prior))
     estimator.fit(f, y)
     estimator.estimate(x)
     p, p_h = estimator.posterior(x), estimator.posterior(f)
@@ -136,7 +136,7 @@ def test_interval__covers_a_prior_whatever_the_misfit(mixture, calibrator):
         x, _ = mixture.draw(q, 500, seed=2 * seed + 1)
         f, x = (z.log_softmax(1) * scale + bias for z in (f, x))
         counts = (1e6 * mixture.source_prior).long()
-        made = default_estimator(Predictions(f, y, counts, mixture.source_prior))
+        made = named_estimator(Predictions(f, y, counts, mixture.source_prior))
         made.calibrator = calibrator
         made.fit(f, y)
         made.estimate(x)

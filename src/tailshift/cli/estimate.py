@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -12,15 +12,18 @@ from rich.text import Text
 from tailshift.cli.app import (
     TARGETS,
     Force,
+    Json,
     Plugins,
     announce,
     app,
     console,
+    print_json,
     print_note,
     write_text,
 )
 from tailshift.cli.options import (
     Classes,
+    EstimatorName,
     HeldOut,
     RunOrHeldOut,
     UnlabelledData,
@@ -59,6 +62,7 @@ def estimate(
     unlabelled: UnlabelledData,
     held_out: HeldOut = None,
     classes: Classes = None,
+    estimator: EstimatorName = "map_em",
     interval: Annotated[bool, typer.Option("--interval", hidden=True)] = False,
     output: Annotated[
         Path | None,
@@ -66,6 +70,7 @@ def estimate(
             "--output", "-o", help="Write the prior to this file, for --target."
         ),
     ] = None,
+    json: Json = False,
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
@@ -86,13 +91,36 @@ def estimate(
             unlabelled,
             held_out=held_out,
             classes=classes,
+            estimator=estimator,
             track=show_progress,
             announce=announce_phase,
         )
     warn_of_broken(report.broken)
-    _print_report(report)
+    if json:
+        print_json(_as_json(report))
+    else:
+        _print_report(report)
     if output is not None:
         report.save_prior(output)
+
+
+def _as_json(report: "ShiftReport") -> dict[str, Any]:
+    found = report.adaptation
+    return {
+        "decision": found.decision,
+        "status": found.status,
+        "reason": found.reason,
+        "gain": found.gain,
+        "gain_interval": found.gain_interval,
+        "gamma": found.gamma,
+        "assumption_p_value": found.assumption_p_value,
+        "class_names": list(report.class_names),
+        "source_prior": report.source_prior.tolist(),
+        "target_prior": found.target_prior.tolist(),
+        "estimated_prior": found.estimated_prior.tolist(),
+        "interval": found.interval.tolist(),
+        "accuracies": report.accuracies,
+    }
 
 
 def _print_report(report: "ShiftReport") -> None:
@@ -161,12 +189,14 @@ def certify(
     ] = None,
     held_out: HeldOut = None,
     classes: Classes = None,
+    estimator: EstimatorName = "map_em",
     output: Annotated[
         Path | None,
         typer.Option(
             "--output", "-o", help="Also write a page (.html) or all figures (.json)."
         ),
     ] = None,
+    json: Json = False,
     plugin: Plugins = None,
     force: Force = False,
 ) -> None:
@@ -183,9 +213,25 @@ def certify(
     with show_phases() as announce_phase:
         known, given = read_samples(source, unlabelled, held_out, show_progress)
         found = certify_logits(
-            known, given.logits, target, classes=classes, announce=announce_phase
+            known,
+            given.logits,
+            target,
+            classes=classes,
+            estimator=estimator,
+            announce=announce_phase,
         )
     warn_of_broken(given.broken)
+    if json:
+        print_json(_certificate_facts(found, known))
+    else:
+        _print_certificate(found, known)
+    if output is not None:
+        write_text(output, _certificate_text(found, known, output))
+    if found.is_refused:
+        raise SystemExit(REFUSED)
+
+
+def _print_certificate(found: "Certificate", known: "Predictions") -> None:
     announce(
         f"{found.num_held_out} labelled samples held out, "
         f"{found.num_target} unlabelled, {known.num_classes} classes"
@@ -193,10 +239,6 @@ def certify(
     announce(found.reason)
     if not found.is_refused:
         console.print(_certificate_table(found))
-    if output is not None:
-        write_text(output, _certificate_text(found, known, output))
-    if found.is_refused:
-        raise SystemExit(REFUSED)
 
 
 def _check_certificate_path(output: Path, force: bool) -> None:
@@ -210,11 +252,15 @@ def _check_certificate_path(output: Path, force: bool) -> None:
 def _certificate_text(found: "Certificate", known: "Predictions", output: Path) -> str:
     """Return the page, or the figures as JSON, by the file's suffix."""
     if output.suffix.lower() == ".json":
-        facts = {"class_names": list(known.class_names), **found.as_json()}
+        facts = _certificate_facts(found, known)
         return json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     from tailshift.report.page.certificate import certificate_page
 
     return certificate_page(found, known.class_names)
+
+
+def _certificate_facts(found: "Certificate", known: "Predictions") -> dict[str, Any]:
+    return {"class_names": list(known.class_names), **found.as_json()}
 
 
 def _certificate_table(found: "Certificate") -> Table:

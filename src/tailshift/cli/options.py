@@ -40,6 +40,14 @@ Classes = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Classes that can occur, one name per line."),
 ]
+EstimatorName = Annotated[
+    str,
+    typer.Option(
+        "--estimator",
+        metavar="NAME",
+        help="Estimator of the target prior; see `tailshift list estimators`.",
+    ),
+]
 TargetOption = Annotated[
     str | None,
     typer.Option(metavar="TARGET", help=f"The class mix to answer for: {TARGETS}"),

@@ -14,7 +14,6 @@ from tailshift.deprecation import warn_deprecated
 from tailshift.estimators.base import PriorEstimator
 from tailshift.estimators.evidence import Evidence, Status
 from tailshift.estimators.known_classes import ClassList
-from tailshift.estimators.map_em import MAPEstimator
 from tailshift.estimators.replicates import widened_interval
 from tailshift.estimators.retargeting import Retargeting
 from tailshift.predictions import Predictions
@@ -100,7 +99,7 @@ def adapt(
     *,
     classes: ClassList | None = None,
     floor: float = 0.0,
-    estimator: MAPEstimator | None = None,
+    estimator: PriorEstimator | str = "map_em",
     alpha: float = 0.0025,
     features: tuple[Tensor, Tensor] | None = None,
     num_replicates: int = ADAPT_REPLICATES,
@@ -126,7 +125,8 @@ def adapt(
             file with one name per line. By default all classes, or the classes with
             held-out labels if these are far fewer than the model expects.
         floor: Share of the target that all other classes keep together.
-        estimator: By default :class:`MAPEstimator` with the priors of ``held_out``.
+        estimator: Name of an estimator, which gets the priors of ``held_out``, or an
+            estimator, which is fitted on ``held_out``.
         alpha: Size of the test of the label-shift assumption. It is strict, because a
             false rejection can cost 40 points of accuracy.
         features: Features of the held-out and of the unlabelled samples, (n, D) and

@@ -127,7 +127,7 @@ def certify(
     *,
     classes: ClassList | None = None,
     floor: float = 0.0,
-    estimator: PriorEstimator | None = None,
+    estimator: PriorEstimator | str = "map_em",
     alpha: float = 0.01,
     features: tuple[Tensor, Tensor] | None = None,
     num_replicates: int = NUM_REPLICATES,
@@ -158,8 +158,8 @@ def certify(
         classes: Names or ids of the classes that can occur, or a text file with one
             name per line; see :func:`~tailshift.estimators.adapt`.
         floor: Share of the target that all other classes keep together.
-        estimator: By default :class:`~tailshift.estimators.MAPEstimator`; it is fitted
-            on ``held_out``.
+        estimator: Name of an estimator, or an estimator; see
+            :func:`~tailshift.estimators.adapt`.
         alpha: Size of the test of the label-shift assumption.
         features: Features of the held-out and of the unlabelled samples, (n, D) and
             (N, D), for the test.

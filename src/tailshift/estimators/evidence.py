@@ -17,13 +17,12 @@ from torch import Tensor
 from tailshift.compensation import log_prior_ratio
 from tailshift.estimators import figures
 from tailshift.estimators.assumption import AssumptionTest, novelty
-from tailshift.estimators.base import PriorEstimator
+from tailshift.estimators.base import ESTIMATORS, PriorEstimator
 from tailshift.estimators.figures import Rule
 from tailshift.estimators.known_classes import (
     ClassList,
     known_classes,
 )
-from tailshift.estimators.map_em import MAPEstimator
 from tailshift.estimators.replicates import Replicate, Replicates, prior_interval
 from tailshift.estimators.retargeting import Retargeting
 from tailshift.predictions import Predictions
@@ -46,11 +45,12 @@ REPEATED_HELD_OUT = (
 PREDICTION_ELEMENTS = 2**22  # held-out log probabilities computed at a time
 
 
-def default_estimator(held_out: Predictions) -> MAPEstimator:
-    """Return the default estimator, with the priors that are known."""
+def named_estimator(held_out: Predictions, name: str = "map_em") -> PriorEstimator:
+    """Return an estimator by its name, with the priors that are known."""
     counts = held_out.source_counts
     source = None if counts is None else from_counts(counts)
-    return MAPEstimator(logit_prior=held_out.logit_prior, source_prior=source)
+    kind = ESTIMATORS.get(name)
+    return kind(logit_prior=held_out.logit_prior, source_prior=source)
 
 
 def distinct_rows(logits: Tensor, held_out: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class Evidence:
             support (:func:`~tailshift.estimators.known_classes.known_classes`).
         floor: Share of the target that all other classes keep together.
         target_prior: The target prior if it is known, shape (C,).
-        estimator: Estimator of the target prior; it is not changed.
+        estimator: Estimator of the target prior, which is not changed, or its name.
         features: Features of the held-out and of the unlabelled samples, for the test
             of the assumption.
         num_replicates: Number of replicates.
@@ -153,7 +153,7 @@ class Evidence:
         classes: ClassList | None = None,
         floor: float = 0.0,
         target_prior: Tensor | None = None,
-        estimator: PriorEstimator | None = None,
+        estimator: PriorEstimator | str = "map_em",
         features: tuple[Tensor, Tensor] | None = None,
         num_replicates: int,
         seed: int = 0,
@@ -168,8 +168,9 @@ class Evidence:
         if target_prior is not None:
             target_prior = self.known.prior(target_prior)
         announce(f"calibrating on {len(held_out.labels):,} held-out samples")
-        made: PriorEstimator = default_estimator(held_out)
-        if estimator is not None:
+        if isinstance(estimator, str):
+            made = named_estimator(held_out, estimator)
+        else:
             made = self._of_known(estimator)
         self.estimator = made.fit(held_out.logits, held_out.labels)
         N, C = self.logits.shape

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tailshift.checks import ArrayLike, as_tensor, check_logits
 from tailshift.data.own_forms import EXTENSIONS
-from tailshift.estimators import Adaptation, Certificate, adapt
+from tailshift.estimators import Adaptation, Certificate, PriorEstimator, adapt
 from tailshift.estimators import certify as certify_logits
 from tailshift.estimators.known_classes import ClassList
 from tailshift.predictions import Predictions, read_npz, read_safetensors
@@ -77,6 +77,7 @@ def estimate(
     *,
     held_out: Predictions | PathLike | None = None,
     classes: ClassList | None = None,
+    estimator: PriorEstimator | str = "map_em",
     track: Track = iter,
     announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
@@ -89,11 +90,14 @@ def estimate(
         held_out: Labelled logits to calibrate on, or their file; by default the run's
             validation logits, or those of ``source``.
         classes: The classes that can occur; see :func:`~tailshift.estimators.adapt`.
+        estimator: An estimator or its name; see there.
         track: See :func:`~tailshift.serving.images.image_logits`.
         announce: See :func:`~tailshift.estimators.adapt`.
     """
     known, given = read_samples(source, unlabelled, held_out, track)
-    return estimate_shift(known, given, classes=classes, announce=announce)
+    return estimate_shift(
+        known, given, classes=classes, estimator=estimator, announce=announce
+    )
 
 
 def certify(
@@ -223,6 +227,7 @@ def estimate_shift(
     unlabelled: Unlabelled,
     *,
     classes: ClassList | None = None,
+    estimator: PriorEstimator | str = "map_em",
     announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
     """Estimate the target prior of unlabelled logits, and score it if there are labels.
@@ -231,10 +236,17 @@ def estimate_shift(
         held_out: Labelled source data of the same model.
         unlabelled: Target data; its labels are used for the accuracies only.
         classes: See :func:`~tailshift.estimators.adapt`.
+        estimator: See there.
         announce: See :func:`~tailshift.estimators.adapt`.
     """
     _check_same_model(held_out, unlabelled)
-    found = adapt(held_out, unlabelled.logits, classes=classes, announce=announce)
+    found = adapt(
+        held_out,
+        unlabelled.logits,
+        classes=classes,
+        estimator=estimator,
+        announce=announce,
+    )
     y = unlabelled.labels
     true_prior = None if y is None else from_labels(y, held_out.num_classes)
     return ShiftReport(
