@@ -50,6 +50,20 @@ def test_retarget__is_bayes_rule(tmp_path: Path) -> None:
     assert found.logit_prior.tolist() == pytest.approx(source.tolist())
 
 
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("LYNX=0.5", [0.25, 0.25, 0.5]),
+        ("lynx=0.5,red fox=0.3", [0.2, 0.3, 0.5]),
+        ("0.1,0.2,0.7", [0.1, 0.2, 0.7]),
+        ("knock_out:LYNX", [0.5, 0.5, 0.0]),
+    ],
+)
+def test_retarget__shares_by_hand(target: str, expected: list[float]) -> None:
+    found = ts.retarget(_rows(), class_names=("elk", "Red_fox", "lynx"), target=target)
+    assert found.target_prior.tolist() == pytest.approx(expected)
+
+
 def test_retarget__floor_keeps_unlisted_classes_possible() -> None:
     p = np.array([[0.98, 0.01, 0.01]])
     strict = ts.retarget(p, class_names=NAMES, classes=["LYNX", "Red_fox"])

@@ -150,9 +150,12 @@ def target_prior(target: Target, names: ClassNames) -> Tensor:
     shift = parse_target(str(target))
     found = [names.find(name) for name in shift.classes]
     if found and None not in found:
-        classes = ",".join(names.names[c] for c in found if c is not None)
+        known = [names.names[c] for c in found if c is not None]
         value = f":{shift.value:g}" if shift.kind == "tweak" else ""
-        target = f"{shift.kind}:{classes}{value}"
+        target = f"{shift.kind}:{','.join(known)}{value}"
+        if shift.shares:
+            pairs = zip(known, shift.shares, strict=True)
+            target = ",".join(f"{name}={share!r}" for name, share in pairs)
     return as_target_prior(target, num_classes=num_classes, class_names=names.names)
 
 
