@@ -29,7 +29,7 @@ from tailshift.models.pretrained import seen_size
 from tailshift.models.timm_backbone import PREFIX as TIMM
 
 _MOST = 1e6
-"""The largest learning rate or penalty that is accepted."""
+"""Largest accepted learning rate or penalty."""
 
 
 def _known(setting: str, find: Callable[[str], object], name: str) -> str:
@@ -47,7 +47,7 @@ class _Section(BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Mark of a setting that says how a run is done, not what comes out of it."""
+    """Marks settings that do not affect results."""
 
     is_fixed: bool = False
     """Whether a run is resumed with the value that it was started with."""
@@ -57,26 +57,26 @@ class ModelConfig(_Section):
     """The network."""
 
     name: str
-    """A name of `tailshift list models`, ``timm:NAME``, or ``auto``: resnet32 for
-    images of up to 64 pixels, otherwise timm's resnet18."""
+    """Backbone: a name of `tailshift list models`, ``timm:NAME``, or ``auto`` (resnet32
+    for images up to 64 pixels, otherwise timm's resnet18)."""
     pretrained: Literal[True, False, "if_available"] = False
-    """Start from timm's published weights; ``"if_available"`` goes without them if
-    they cannot be fetched."""
+    """Start from timm's published weights. ``"if_available"`` trains from scratch if
+    they cannot be downloaded."""
     weights: str = ""
-    """Start the backbone from this file (safetensors, or tensors saved by PyTorch), or
-    from installed weights (``lite0``); it stands in for ``pretrained``."""
+    """Start the backbone from this file (safetensors or PyTorch), or from installed
+    weights (``lite0``). Replaces ``pretrained``."""
     frozen: bool = False
-    """Keep the backbone's weights and train the head alone, on features that are
-    computed once: see `tailshift features`."""
+    """Freeze the backbone and train only the head, on features that are extracted once;
+    see `tailshift features`."""
     image_size: NonNegativeInt = 0
-    """Height and width that the network sees images in; 0 takes theirs, but for a
-    frozen backbone at least 128 and at most the network's own."""
+    """Input resolution in pixels. 0 keeps the images' size; with a frozen backbone it
+    is at least 128 and at most the network's own."""
     adapter: AdapterName = "none"
-    """Train small parts beside the blocks of a vision transformer of timm, and the
-    head; everything else keeps its weights. Their size goes by the classes.
-    ``"residual"`` is one part behind any frozen backbone, on its features."""
+    """Train small adapters in the blocks of a timm vision transformer, and the head;
+    the other weights are frozen. Adapter size depends on the number of classes.
+    ``"residual"`` is one adapter behind any frozen backbone, on its features."""
     head: Literal["method", "cosine"] = "method"
-    """``"cosine"`` has cosines times 25 in place of a linear head, as LIFT."""
+    """``"cosine"``: cosine classifier with scale 25, as in LIFT."""
 
     @field_validator("name")
     @classmethod
@@ -97,36 +97,38 @@ class OptimConfig(_Section):
     """The optimiser and its learning rate over time."""
 
     name: Literal["sgd", "adamw", "lbfgs"] = "sgd"
-    """``"lbfgs"`` fits the head of a frozen backbone to all features at once, to
-    convergence; a head that it cannot fit, or one behind an adapter, has SGD."""
+    """Optimiser. ``"lbfgs"`` fits the head of a frozen backbone to all features until
+    convergence; heads that it cannot fit, and heads behind an adapter, use SGD."""
     lr: float = Field(gt=0, le=_MOST)
-    """Highest learning rate."""
+    """Maximum learning rate."""
     backbone_lr: float | None = Field(default=None, gt=0, le=_MOST)
-    """Highest learning rate of the backbone, if it differs from the classifier's."""
+    """Maximum learning rate of the backbone, if it differs from that of the
+    classifier."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
-    """Factor of the learning rate from each layer of a timm network to the one below
-    it, such as 0.75; the head has the full rate."""
+    """Learning-rate factor from each layer of a timm network to the layer below, such
+    as 0.75. The head has the full rate."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of SGD."""
     nesterov: bool = False
-    """Nesterov's form of momentum."""
+    """Use Nesterov momentum."""
     weight_decay: Literal["auto"] | Annotated[float, Field(ge=0, le=_MOST)] = 5e-4
-    """L2 penalty, on every parameter; AdamW spares biases, normalisation and what timm
-    names, such as position embeddings. ``"auto"`` is for ``"lbfgs"``, which chooses it
-    on training samples that it holds out."""
+    """L2 penalty on all parameters. AdamW excludes biases, normalisation and what timm
+    names, such as position embeddings. ``"auto"`` (``"lbfgs"`` only) chooses it on
+    held-out training samples."""
     clip_norm: PositiveFloat | None = None
-    """Largest length of the gradient of all parameters together; a longer one is
-    shortened. None leaves it as it is."""
+    """Maximum gradient norm; larger gradients are clipped. None does not clip."""
     schedule: str = "constant"
-    """How the learning rate goes: see `tailshift.methods.schedules`."""
+    """Learning-rate schedule; see `tailshift.methods.schedules`."""
     warmup_epochs: NonNegativeInt = 0
     """Epochs of linear warm-up before ``multi_step`` or ``cosine``."""
     warmup_start: float = Field(default=1 / 3, ge=0, le=1)
-    """Factor of the learning rate that the warm-up would have at epoch 0: 1/3 as in
-    the paper's runs and BBN's, 0 as in LDAM's, SADE's and MiSLAS's."""
+    """Learning-rate factor at epoch 0 of the warm-up: 1/3 in the paper's and BBN's
+    runs, 0 in those of LDAM, SADE and MiSLAS."""
     milestones: tuple[PositiveInt, ...] = ()
-    """Epochs, counted from 1, from which ``multi_step`` multiplies by ``decay``."""
+    """Epochs, counted from 1, at which ``multi_step`` multiplies the rate by
+    ``decay``."""
     decay: float = Field(default=0.1, gt=0, le=1)
-    """Factor at each milestone."""
+    """Learning-rate factor at each milestone."""
 
     @field_validator("schedule")
     @classmethod
@@ -156,83 +158,84 @@ class TrainConfig(_Section):
     """Length, batches and machine."""
 
     epochs: PositiveInt
+    """Number of epochs."""
     batch_size: PositiveInt
     """Samples per step, over all processes."""
     drop_last: bool = False
     """Drop an epoch's last batch if it is not full."""
     sampler: str = "instance"
-    """How often each class is sampled, if the method does not say: see
-    `tailshift.data.samplers`."""
+    """Sampler, if the method does not choose one; see `tailshift.data.samplers`."""
     mixup: NonNegativeFloat = 0.0
-    """α of mixup, whose share is drawn from Beta(α, α) at each step; 0 blends nothing.
-    Like smoothing, it is taken to leave the prior that the logits carry as it is."""
+    """α of mixup: the mixing share is drawn from Beta(α, α) at each step; 0 disables
+    mixup. Mixup is assumed not to change the logit prior."""
     label_smoothing: Literal["none", "label_aware"] = "none"
-    """``"label_aware"`` softens the labels of classes with many images the most."""
+    """``"label_aware"`` smooths the labels of frequent classes most."""
     keep: Literal["last", "best"] = "last"
-    """Keep the weights of the last epoch, or of the one with the highest class-balanced
-    validation accuracy. Of a method's stages the last one is meant."""
+    """Keep the weights of the last epoch, or of the epoch with the best class-balanced
+    validation accuracy. Applies to the last training stage."""
     patience: PositiveInt | None = None
-    """Stop early after so many epochs in which that accuracy did not rise. Of a
-    method's stages the last one is meant."""
+    """Stop early after this many epochs without a better class-balanced validation
+    accuracy. Applies to the last training stage."""
     cross_fit: int = Field(default=0, ge=0, le=20)
-    """Folds of cross-fitting for a head that is fitted at once (``"lbfgs"``): the head
-    trains on the validation images too, and held-out logits come from heads that are
-    fitted to the other folds. 0 leaves the validation images out."""
+    """Number of folds for cross-fitting a head (``"lbfgs"`` only): the head also trains
+    on the validation images, and held-out logits come from heads fitted to the other
+    folds. 0 keeps validation images out of training."""
     ema: float | None = Field(default=None, gt=0, lt=1)
-    """Share that an average of the weights keeps of itself at each step, such as 0.995;
-    it is what is validated and saved. None for the weights as they are."""
+    """Decay of the exponential moving average of the weights per step, such as 0.995.
+    The average is validated and saved. None uses the weights themselves."""
     start_from: Annotated[str, Machine(is_fixed=True)] = ""
-    """A finished run, or a file of its weights, that stands for the first stage of a
-    method that has several; or, for a method of one, a finished run on features
-    (``model.frozen``) whose backbone and head the whole network starts from."""
+    """Finished run, or a file of its weights, that replaces the first stage of a method
+    with several stages. For a one-stage method: a finished run on features
+    (``model.frozen``) whose backbone and head the network starts from."""
     num_workers: Annotated[NonNegativeInt | None, Machine()] = None
-    """Processes that decode images read from files; by default one for each core."""
+    """Processes that decode image files; by default one per core."""
     precision: Annotated[
         Literal["auto", "32-true", "64-true", "bf16-mixed", "16-mixed"],
         Machine(is_fixed=True),
     ] = "32-true"
-    """Numbers that the network computes with in training. ``"auto"`` is bf16-mixed on
-    GPUs and CPUs that have bf16 in hardware, otherwise 32-true; the run records which.
-    Mixed precision keeps weights, statistics, losses and saved logits in float32."""
+    """Number format of the network in training. ``"auto"`` is bf16-mixed on hardware
+    with bf16, otherwise 32-true; the run records the choice. Mixed precision keeps
+    weights, statistics, losses and saved logits in float32."""
     accumulate: PositiveInt = 1
-    """Pieces that each process reads its part of a batch in, to need less memory. The
-    gradient is that of the whole batch, but LADE's regulariser and OLTR's centroids
-    go by each piece, and batch normalisation sees one at a time."""
+    """Gradient accumulation steps per process, to save memory. The gradient is that of
+    the whole batch, except for LADE's regulariser, OLTR's centroids and batch
+    normalisation, which see one part at a time."""
     exact_accumulation: bool = False
-    """With pieces, take any loss of the whole batch, at the price of a second forward
-    pass; for networks that give logits alone."""
+    """With accumulation, compute every loss on the whole batch, at the cost of a second
+    forward pass. For networks that return only logits."""
     sync_batch_norm: bool = False
-    """Normalise by the images of all processes; on GPUs."""
+    """Use synchronised batch normalisation (GPU only)."""
     shard: Annotated[bool, Machine()] = False
-    """Let each process hold a share of the weights, gradients and momenta alone (FSDP),
-    for networks that do not fit on one GPU. It changes nothing else."""
+    """Shard weights, gradients and optimiser state over the processes (FSDP), for
+    networks that do not fit on one GPU. Results do not change."""
     channels_last: Annotated[bool, Machine(is_fixed=True)] = True
-    """Keep a pixel's channels side by side in memory: convolutions are faster. Sharded
-    weights are not."""
+    """Use the channels-last memory format, which makes convolutions faster. Not used
+    with sharded weights."""
     accelerator: Annotated[
         Literal["auto", "cpu", "cuda", "mps"], Machine(is_fixed=True)
     ] = "auto"
+    """Hardware to train on; ``"auto"`` uses a GPU if there is one."""
     devices: Annotated[PositiveInt, Machine()] = 1
-    """Processes on each machine; torchrun and srun say so themselves."""
+    """Processes per machine; torchrun and srun set it themselves."""
     num_nodes: Annotated[PositiveInt, Machine()] = 1
-    """Machines."""
+    """Number of machines."""
     timeout_minutes: Annotated[PositiveFloat, Machine()] = 30.0
-    """Minutes that a process waits for the others before it gives up."""
+    """Minutes that a process waits for the others before it stops."""
     checkpoint_every: Annotated[PositiveInt, Machine()] = 1
     """Epochs between checkpoints."""
     checkpoint_minutes: Annotated[PositiveFloat | None, Machine()] = 15.0
-    """Minutes between checkpoints within an epoch; None for no such checkpoints."""
+    """Minutes between checkpoints within an epoch; None disables them."""
     checkpoint_steps: Annotated[PositiveInt | None, Machine()] = None
     """Steps between checkpoints within an epoch."""
     detect_anomaly: Annotated[bool, Machine()] = False
-    """Name the part of the network or the operation that gives the first NaN; slow."""
+    """Name the module or the operation that produces the first NaN; slow."""
     tensorboard: Annotated[bool, Machine()] = False
-    """Write TensorBoard events beside the metrics file."""
+    """Write TensorBoard events next to the metrics file."""
     track: Annotated[
         tuple[Literal["tensorboard", "mlflow", "wandb"], ...], Machine()
     ] = ()
-    """Log each epoch's metrics to these too; a list, or names with commas between
-    them. Each goes where its own settings say, such as MLFLOW_TRACKING_URI."""
+    """Also log each epoch's metrics to these trackers: a list, or names separated by
+    commas. Each tracker uses its own settings, such as MLFLOW_TRACKING_URI."""
 
     @field_validator("track", mode="before")
     @classmethod
@@ -256,14 +259,16 @@ class TrainConfig(_Section):
 
 
 class EvalConfig(_Section):
-    """What is kept of the evaluated splits."""
+    """Evaluation, and what is saved."""
 
     batch_size: Annotated[PositiveInt, Machine(is_fixed=True)] = 512
+    """Samples per step of the evaluation."""
     half_logits: Annotated[bool, Machine(is_fixed=True)] = False
-    """Keep logits in half precision: half the disk, three decimal digits."""
+    """Save logits in half precision: half the disk space, three decimal digits."""
     views: Views = "one"
-    """``"five_crop"`` averages the logits of the middle and the corners of an image
-    that is resized to 248/224 of its size, for the saved logits and `predict`."""
+    """``"five_crop"`` averages the logits of five crops (centre and corners) of an
+    image that is resized to 248/224 of its size. Used for saved logits and
+    `predict`."""
 
 
 SECTIONS: Mapping[str, type[_Section]] = {
