@@ -291,8 +291,9 @@ def test_evaluate__leaves_out_a_class_that_the_test_set_lacks():
             "uniforn",
             "`target` must be one of source, uniform, forward:RATIO, backward:RATIO, "
             "permuted:RATIO, dirichlet:ALPHA, tweak:CLASS:SHARE, "
-            "knock_out:CLASS,CLASS, a file of counts or shares or, in an evaluation, "
-            "as_is, but is 'uniforn'.",
+            "knock_out:CLASS,CLASS, SHARE,SHARE, CLASS=SHARE,CLASS=SHARE, a file of "
+            "counts or shares or, in an evaluation, as_is, but is 'uniforn'. Did you "
+            "mean 'uniform'?",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_tune__scores_every_setting_on_the_validation_split(
     winner = tuning.run.predictions("val")
     assert tuning.best.score == validation_score(winner)
     (other,) = [trial for trial in tuning.trials if trial != tuning.best]
-    loser = module.load(tmp_path / "trials" / f"alpha{other.alpha:g}-lam0.5")
+    loser = module.load_run(tmp_path / "trials" / f"alpha{other.alpha:g}-lam0.5")
     assert other.error == difference_error(loser.predictions("val"), winner)
     assert tuning.run.config.recipe == "digits_lt"
     last = next(trial for trial in tuning.trials if str(trial) in said[-1])
@@ -78,7 +78,7 @@ def test_tune__holds_out_and_trains_the_best_on_all(
     assert tuning.run.directory == tmp_path / "best"
     assert tuning.run.source_counts.sum() == 276
     assert tuning.run.config.recipe == "digits_lt"
-    trial = module.load(tmp_path / "trials" / "alpha0.1-lam0.5")
+    trial = module.load_run(tmp_path / "trials" / "alpha0.1-lam0.5")
     assert trial.source_counts.sum() == 276 - 30
     assert len(trial.predictions("val").labels) == 30
     assert trial.config.recipe == "digits_lt_held_out"

@@ -39,7 +39,7 @@ ODD_NAMES = (
     "x\n",
     "{y}",
     "0",
-    "0",
+    "1",
 )
 
 
@@ -51,6 +51,7 @@ def _empty(data: LongTailedData, name: str) -> LongTailedData:
 
 CHANGES: dict[str, Callable[[LongTailedData], LongTailedData]] = {
     "names": lambda data: dataclasses.replace(data, class_names=ODD_NAMES),
+    "same_names": lambda data: dataclasses.replace(data, class_names=("a",) * 10),
     "no_train": lambda data: _empty(data, "train"),
     "no_val": lambda data: _empty(data, "val"),
     "no_test": lambda data: _empty(data, "test"),
@@ -82,6 +83,14 @@ def test_train__class_names_survive(
     ts.train(odd_config("names"), output=tmp_path / "run")
     run = ts.load_run(tmp_path / "run")
     assert run.class_names == run.predictions().class_names == ODD_NAMES
+
+
+def test_train__rejects_equal_class_names(
+    tmp_path: Path, odd_config: Callable[[str], ts.RunConfig]
+) -> None:
+    with pytest.raises(ValueError, match=r"class names of digits_lt .* 'a' names 10"):
+        ts.train(odd_config("same_names"), output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

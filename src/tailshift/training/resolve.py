@@ -1,6 +1,7 @@
 """Resolve a run: complete its configuration, load its data, build its network."""
 
 import dataclasses
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,7 +150,13 @@ def banked(
 
 
 def check_splits(data: LongTailedData) -> None:
-    """Reject data with an empty split or a class without training images."""
+    """Reject an empty split, a class without training images, and equal class names."""
+    name, occurrences = Counter(data.class_names).most_common(1)[0]
+    if occurrences > 1:
+        raise ValueError(
+            f"the class names of {data.name} must differ, but {name!r} names "
+            f"{occurrences} classes. Rename or merge them."
+        )
     for name, split in (("train", data.train), ("test", data.test)):
         if not len(split):
             raise ValueError(
