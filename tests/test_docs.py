@@ -111,7 +111,7 @@ def test_sites__programs_run_one_after_the_other(tmp_path, monkeypatch):
     for code in re.findall(r"```python\n(.*?)```", _read("docs/sites.md"), flags=re.S):
         exec(compile(code, "sites.md", "exec"), names)
     book = ts.SitePriors.load("book.json")
-    assert torch.equal(book.prior("ford"), names["book"].prior("ford"))
+    assert torch.equal(book.prior("ford"), names["sites"].prior("ford"))
     assert book.prior("ford")[3] > book.prior("hill")[3]
 
 
