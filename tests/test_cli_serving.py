@@ -321,7 +321,7 @@ def test_predict__one_class_mix_at_a_time(
         return result
 
     assert told("--site", "east", "--adapt", "--book", "book.json") == (
-        "error: `adapt` and `site` each say which class mix: give one of them.\n"
+        "error: `adapt` and `site` each choose a target prior: give one of them.\n"
     )
     assert told("--site", "east") == (
         "error: `site` needs a book of priors (`book`), but there is none.\n"
@@ -562,7 +562,8 @@ def test_export__from_python(run: Path, tmp_path: Path) -> None:
     [
         (
             ("predict", "run", "photos", "--target", "uniform", "--adapt"),
-            "`target` names a class mix and `adapt` finds one: give one of them.",
+            "`target` names a target prior and `adapt` estimates one: give one of "
+            "them.",
         ),
         (
             ("predict", "run", "photos", "-o", "a.xlsx"),
@@ -580,7 +581,7 @@ def test_export__from_python(run: Path, tmp_path: Path) -> None:
         ),
         (
             ("export", "run", "-o", "m.onnx", "--target", "uniform", "--target-input"),
-            "`target` builds a class mix in and `target_input` leaves it open: give "
+            "`target` fixes a target prior and `target_input` leaves it open: give "
             "one of them.",
         ),
         (

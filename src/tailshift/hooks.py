@@ -189,7 +189,7 @@ def _described(outputs: Any) -> str:
 def save_mlflow_model(
     run: Run | PathLike, path: PathLike, *, target: Target = SOURCE
 ) -> None:
-    """Write a run as an MLflow model whose parameter is the class mix to answer for.
+    """Write a run as an MLflow model whose parameter is the target prior.
 
     ``mlflow.pyfunc.load_model(path).predict(images, params={"target_prior": prior})``
     returns probabilities (N, C) for uint8 pixels (N, channels, H, W); shares or counts
@@ -198,7 +198,7 @@ def save_mlflow_model(
     Args:
         run: A finished run, or its directory.
         path: Folder to write; it must not exist.
-        target: The class mix without a parameter: a prior, a name (``"uniform"``,
+        target: Default target prior: a prior, a name (``"uniform"``,
             ``"backward:10"`` …) or a file; by default that of the training data.
     """
     _needed("mlflow.pyfunc", "mlflow")
@@ -234,7 +234,7 @@ def save_mlflow_model(
 
 
 class _MLflowModel:
-    """What MLflow calls: pixels and a class mix in, probabilities out."""
+    """What MLflow calls: pixels and a class distribution in, probabilities out."""
 
     def __init__(self, run: Run) -> None:
         self.model = ServedModel(run, None).eval()

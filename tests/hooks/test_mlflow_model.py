@@ -1,4 +1,4 @@
-"""An MLflow model whose parameter is the class mix, loaded by MLflow itself."""
+"""An MLflow model whose parameter is the target prior, loaded by MLflow itself."""
 
 from pathlib import Path
 

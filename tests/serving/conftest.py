@@ -32,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def model_file(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return that run as an ONNX file with the class mix as an input."""
+    """Return that run as an ONNX file with the class distribution as an input."""
     pytest.importorskip("onnxscript")
     from tailshift.serving.export import export_onnx
 

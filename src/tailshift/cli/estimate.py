@@ -184,7 +184,7 @@ def certify(
         str | None,
         typer.Option(
             metavar="TARGET",
-            help=f"The class mix, if it is known; default: estimated. {TARGETS}",
+            help=f"Target prior, if known; default: estimated. {TARGETS}",
         ),
     ] = None,
     held_out: HeldOut = None,

@@ -50,7 +50,7 @@ EstimatorName = Annotated[
 ]
 TargetOption = Annotated[
     str | None,
-    typer.Option(metavar="TARGET", help=f"The class mix to answer for: {TARGETS}"),
+    typer.Option(metavar="TARGET", help=f"Target prior: {TARGETS}"),
 ]
 
 

@@ -31,7 +31,7 @@ def predict(
     target: TargetOption = None,
     is_adapted: Annotated[
         bool,
-        typer.Option("--adapt", help="Estimate the class mix from these images."),
+        typer.Option("--adapt", help="Estimate the target prior from these images."),
     ] = False,
     site: Annotated[
         str | None,
@@ -122,7 +122,7 @@ def export(
     target: TargetOption = None,
     is_input: Annotated[
         bool,
-        typer.Option("--target-input", help="Make the class mix a second input."),
+        typer.Option("--target-input", help="Make the target prior a second input."),
     ] = False,
     program: Annotated[
         bool,

@@ -1,4 +1,4 @@
-"""A book of class mixes: one for each site, shrunk to what its region has in common."""
+"""Site priors: one prior per site, shrunk towards the prior of its region."""
 
 import os
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ class _BookFile(BaseModel):
 
 
 class SitePriors:
-    r"""The class mixes of many sites, each shrunk to its parent's.
+    r"""The class distributions of many sites, each shrunk to its parent's.
 
     .. math:: q_{site} = (1 - \varepsilon) \left(t\, q_{parent}
                          + (1 - t)\, \frac{n_{site}}{n_{site \cdot}}\right)

@@ -246,7 +246,7 @@ def least_norms(a: Tensor, b: Tensor, delta: float) -> tuple[Tensor, int]:
 
 @ESTIMATORS.register("confusion_likelihood")
 class ConfusionLikelihoodEstimator(ConfusionEstimator):
-    r"""The class mix under which the shares of predicted classes are likeliest.
+    r"""The prior under which the shares of predicted classes are most likely.
 
     .. math:: \max_q N \sum_j \mu_j \log (A q)_j + (\alpha - 1) \sum_c \log q_c
 

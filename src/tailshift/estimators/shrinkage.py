@@ -1,4 +1,4 @@
-r"""Shrinkage of many sites' class mixes towards what their siblings have in common.
+r"""Shrinkage of many sites' priors towards what their siblings have in common.
 
 The sites form a tree. Each node's mix is drawn around its parent's, and the mix of the
 root around the source prior:

@@ -1,4 +1,4 @@
-"""Serving: a trained run's answers for image files, and for a class mix that moved."""
+"""Serving: predictions of a trained run for image files, under any target prior."""
 
 from tailshift.serving.estimation import (
     ShiftReport,

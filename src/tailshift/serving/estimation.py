@@ -81,7 +81,7 @@ def estimate(
     track: Track = iter,
     announce: Callable[[str], None] = lambda phase: None,
 ) -> ShiftReport:
-    """Estimate the class mix of unlabelled data, as ``tailshift estimate`` does.
+    """Estimate the prior of unlabelled data, as ``tailshift estimate`` does.
 
     Args:
         source: A run or its directory; or labelled held-out logits, or their file.

@@ -171,9 +171,9 @@ def export(
     Args:
         run: A finished run, or its directory.
         output: An ``.onnx`` file; it is replaced.
-        target: The class mix to build in: a prior, a name (``"uniform"``,
+        target: The class distribution to build in: a prior, a name (``"uniform"``,
             ``"backward:10"`` …) or a file; by default that of the training data.
-        target_input: Whether to make the class mix a second input instead.
+        target_input: Whether to make the class distribution a second input instead.
         program: Whether to write a ``torch.export`` program (``.pt2``) beside it.
 
     Returns:
@@ -182,7 +182,7 @@ def export(
     """
     if target is not None and target_input:
         raise ValueError(
-            "`target` builds a class mix in and `target_input` leaves it open: "
+            "`target` fixes a target prior and `target_input` leaves it open: "
             "give one of them."
         )
     files = export_files(output, program=program)

@@ -74,7 +74,7 @@ def predict(
     Args:
         run: A finished run, or its directory.
         images: Files, and folders that are searched with all below them.
-        target: The class mix to answer for: a prior, a name (``"uniform"``,
+        target: The class distribution to answer for: a prior, a name (``"uniform"``,
             ``"backward:10"`` …) or a file; by default that of the training data.
         adapt: Whether to estimate the target prior from these images. The estimate is
             followed if that is expected to help (:func:`~tailshift.estimators.adapt`).
@@ -137,16 +137,16 @@ def predict(
 def _check_choice(
     target: object, adapt: bool, site: object, sites: object, book: object
 ) -> None:
-    """Refuse more than one class mix, and a site or a book without the other."""
+    """Reject more than one target prior, and a site without its site priors."""
     named = {"target": target, "adapt": adapt or None, "site": site, "sites": sites}
     given = [name for name, value in named.items() if value is not None]
     if given == ["target", "adapt"]:
         raise ValueError(
-            "`target` names a class mix and `adapt` finds one: give one of them."
+            "`target` names a target prior and `adapt` estimates one: give one of them."
         )
     if len(given) > 1:
         names = " and ".join(f"`{name}`" for name in given)
-        raise ValueError(f"{names} each say which class mix: give one of them.")
+        raise ValueError(f"{names} each choose a target prior: give one of them.")
     if (site is None and sites is None) != (book is None):
         have, lack = ("`book`", "a site (`site`) or the site of each image (`sites`)")
         if book is None:

@@ -1,4 +1,4 @@
-"""scikit-learn: any classifier with scores, re-targeted to another class mix."""
+"""scikit-learn: any classifier with scores, re-targeted to another prior."""
 
 from tailshift.sklearn.classifier import PriorShiftClassifier, SingleSampleWarning
 

@@ -1,4 +1,4 @@
-"""scikit-learn: any classifier with scores, re-targeted to another class mix."""
+"""A scikit-learn classifier with scores, re-targeted to another prior."""
 
 import math
 import warnings
@@ -42,7 +42,7 @@ class SingleSampleWarning(UserWarning):
 
 
 class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
-    r"""A classifier whose probabilities answer for a class mix that can be changed.
+    r"""A classifier whose probabilities can be re-targeted to another prior.
 
     ``fit`` trains ``cv`` clones of the estimator, each without one fold, and calibrates
     on what each says of the fold that it has not seen. Predictions are the mean of
@@ -61,7 +61,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             ``"temperature"``, ``"vector"`` or None for none.
         cv: Number of folds, at least 2.
         random_state: Seed of the folds.
-        logit_prior: The class mix that each clone's probabilities answer for, if it
+        logit_prior: The prior of each clone's probabilities, if it
             is not that of the (weighted) samples in ``fit``. ``"after sampling"`` is
             what the samplers of a pipeline of imbalanced-learn made for its last step,
             clone by clone; otherwise a prior (C,), a name or a file, such as
@@ -125,7 +125,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
             fit_params: Arguments for the ``fit`` of each clone, sent on as the clone
                 has requested if metadata routing is enabled. ``sample_weight`` (of a
                 pipeline, ``STEP__sample_weight``) has one entry a sample, of which each
-                clone gets its own; what is trained on is then the weighted class mix,
+                clone gets its own; what is trained on is then the weighted prior,
                 so ``source_prior_`` is the share of each class in the weights. What is
                 calibrated and estimated counts held-out samples as they are: weights
                 per class are undone exactly, and those that differ inside a class only
@@ -213,7 +213,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         return fitted, counts / counts.sum()
 
     def adapt(self, X: Any) -> Self:  # noqa: N803
-        """Estimate the class mix of unlabelled data and answer for it from now on.
+        """Estimate the prior of unlabelled data, and re-target to it from now on.
 
         If the data do not support an estimate the mix of the samples in ``fit``,
         each counted once, is kept; ``adaptation_.reason`` says why.
@@ -244,7 +244,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         *,
         target_prior: Target | None = None,
     ) -> NDArray[np.float64]:
-        """Return probabilities (N, C) that answer for a class mix.
+        """Return probabilities (N, C) that answer for a class distribution.
 
         Args:
             X: Samples.
@@ -270,7 +270,7 @@ class PriorShiftClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator): 
         *,
         target_prior: Target | None = None,
     ) -> NDArray[Any]:
-        """Return the likeliest label of each sample under a class mix."""
+        """Return the likeliest label of each sample under a class distribution."""
         best = self.predict_proba(X, target_prior=target_prior).argmax(axis=1)
         labels: NDArray[Any] = self.classes_[best]
         return labels
