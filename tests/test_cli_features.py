@@ -141,12 +141,12 @@ def test_report__of_features_made_elsewhere_has_samples(tailshift: Command) -> N
     [
         (
             ("train", "--features", "lite1"),
-            "features come from a feature bank or from a network, lite0 or timm:NAME, "
+            "features come from a feature cache or from a network, lite0 or timm:NAME, "
             "but 'lite1' is neither.",
         ),
         (
             ("train", "--features", "photos"),
-            "photos is not a feature bank: it has no bank.json. `tailshift features` "
+            "photos is not a feature cache: it has no bank.json. `tailshift features` "
             "makes one, and finishes one that was interrupted.",
         ),
         (

@@ -32,7 +32,7 @@ MAX_WORDS = 45
 MAX_SUMMARY = 55
 """Maximum length of a command's summary, which is shown in `tailshift --help`."""
 
-MAX_FINDINGS = {"words": 55, "sentences": 2, "summaries": 13}
+MAX_FINDINGS = {"words": 8, "sentences": 1, "summaries": 0}
 """Findings that are left from before; the numbers only shrink."""
 
 

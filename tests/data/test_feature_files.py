@@ -1,4 +1,4 @@
-"""The files of a feature bank."""
+"""The files of a feature cache."""
 
 import errno
 import os

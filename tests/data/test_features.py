@@ -135,7 +135,7 @@ def test_load__not_finished(bank: FeatureCache) -> None:
     with pytest.raises(FileNotFoundError) as error:
         FeatureCache.load(bank.directory)
     assert str(error.value) == (
-        f"{bank.directory} is not a feature bank: it has no bank.json. `tailshift "
+        f"{bank.directory} is not a feature cache: it has no bank.json. `tailshift "
         "features` makes one, and finishes one that was interrupted."
     )
 
@@ -145,7 +145,7 @@ def test_load__without_a_split(bank: FeatureCache) -> None:
     with pytest.raises(FileNotFoundError) as error:
         FeatureCache.load(bank.directory)
     assert str(error.value) == (
-        f"the feature bank {bank.directory} has no test.safetensors."
+        f"the feature cache {bank.directory} has no test.safetensors."
     )
 
 
@@ -326,7 +326,7 @@ def test_write_bank__does_not_replace_another(bank: FeatureCache) -> None:
     with pytest.raises(FileExistsError) as error:
         write_bank(bank.directory, {}, {})
     assert str(error.value) == (
-        f"{bank.directory} holds a feature bank. Name another folder."
+        f"{bank.directory} holds a feature cache. Name another folder."
     )
 
 

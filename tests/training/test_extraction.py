@@ -258,7 +258,7 @@ def test_worker__sends_what_is_wrong(
     extraction_work._worker(0, 1, plan, TimmBackbone(TINY), [0], answers)
     [error] = answers
     assert isinstance(error, FileNotFoundError)
-    assert str(error) == f"the feature bank {plan.folder} has no train.safetensors."
+    assert str(error) == f"the feature cache {plan.folder} has no train.safetensors."
 
 
 def _broken_plan(make: Callable[..., FeatureCache]) -> extraction_work.BankPlan:
@@ -397,7 +397,7 @@ def test_features__unknown_network(tmp_path: Path, photos: Path) -> None:
     with pytest.raises(ValueError, match="lite1") as error:
         extract_features(f"folder:{photos}", "lite1", tmp_path / "bank")
     assert str(error.value) == (
-        "features come from a feature bank or from a network, lite0 or timm:NAME, but "
+        "features come from a feature cache or from a network, lite0 or timm:NAME, but "
         "'lite1' is neither."
     )
 
@@ -408,8 +408,8 @@ def test_features__folder_of_something_else(
     with pytest.raises(FileExistsError) as error:
         make("photos")
     assert str(error.value) == (
-        f"`output` {photos} exists and is not a feature bank, so that nothing in it is "
-        "replaced. Name another folder."
+        f"`output` {photos} exists and is not a feature cache, so that nothing in it "
+        "is replaced. Name another folder."
     )
 
 

@@ -35,13 +35,13 @@ def predict(
     ] = False,
     site: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Answer for the mix of this site of --book."),
+        typer.Option(metavar="NAME", help="Use the prior of this site of --book."),
     ] = None,
     sites: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE.csv",
-            help="Answer for the site of each image: a CSV with the columns path,site.",
+            help="Use the prior of each image's site: a CSV with columns path,site.",
         ),
     ] = None,
     book: Annotated[

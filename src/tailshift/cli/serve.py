@@ -21,7 +21,7 @@ def serve(
     ],
     book: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Class mixes of known sites (SitePriors)."),
+        typer.Option(metavar="FILE", help="Priors of known sites (SitePriors)."),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -40,7 +40,7 @@ def serve(
     held_out: HeldOut = None,
     adapt: Annotated[
         Literal["auto", "approve", "never"],
-        typer.Option(help="Whose word changes the mix of a new site."),
+        typer.Option(help="Adaptation policy of a new site."),
     ] = "approve",
     plugin: Plugins = None,
 ) -> None:

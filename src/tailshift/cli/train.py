@@ -219,7 +219,7 @@ def _train_at_once(
 
 @app.command("job", hidden=True)
 def job_command(spec: Annotated[str, typer.Argument(help="The run, as JSON.")]) -> None:
-    """Train one of several runs, in a child process of `train --jobs`."""
+    """Train one run in a child process of `train --jobs`."""
     from tailshift.training.jobs import run_job
 
     with report_interrupts():

@@ -1,4 +1,4 @@
-"""The files of a feature bank: safetensors that are mapped into memory."""
+"""The files of a feature cache: safetensors that are mapped into memory."""
 
 import errno
 import json
@@ -108,7 +108,7 @@ def map_split(
             the system reads them page by page and a bank may be larger than memory.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"the feature bank {path.parent} has no {path.name}.")
+        raise FileNotFoundError(f"the feature cache {path.parent} has no {path.name}.")
     check_regular(path)
     damaged = ValueError(
         f"{path} is damaged: it is cut short, or no features of shape {shape}. Make it "

@@ -98,7 +98,7 @@ class FeatureCache:
         folder = Path(directory)
         if not (folder / BANK_FACTS).is_file():
             raise FileNotFoundError(
-                f"{folder} is not a feature bank: it has no {BANK_FACTS}. `tailshift "
+                f"{folder} is not a feature cache: it has no {BANK_FACTS}. `tailshift "
                 "features` makes one, and finishes one that was interrupted."
             )
         try:
@@ -278,7 +278,7 @@ def write_bank(
 ) -> FeatureCache:
     """Write splits that are in memory as a bank, and return it."""
     if (folder / BANK_FACTS).exists():
-        raise FileExistsError(f"{folder} holds a feature bank. Name another folder.")
+        raise FileExistsError(f"{folder} holds a feature cache. Name another folder.")
     make_folder(folder)
     about = {}
     for name, split in splits.items():
@@ -306,7 +306,7 @@ def write_bank(
 @DATASETS.register("features")
 @dataclass(frozen=True)
 class BankedFeatures(Dataset):
-    """A feature bank."""
+    """A feature cache."""
 
     sentence: ClassVar[str] = "Features of your images, from `tailshift features`."
 
@@ -327,7 +327,7 @@ class BankedFeatures(Dataset):
         """
         if not self.path:
             raise ValueError(
-                "`path` must name a feature bank, but is empty. Give it with "
+                "`path` must name a feature cache, but is empty. Give it with "
                 "--features BANK."
             )
         return FeatureCache.load(Path(self.path).expanduser()).data()

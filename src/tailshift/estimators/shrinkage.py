@@ -262,7 +262,7 @@ def _golden(
 
 
 class Shrunk(NamedTuple):
-    """Class mixes of a tree of sites."""
+    """Priors of a tree of sites."""
 
     means: Tensor
     """Posterior mean of each site's mix, shape (S, C)."""

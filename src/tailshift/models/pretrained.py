@@ -66,7 +66,7 @@ def named_network(name: str, weights: str = "") -> dict[str, str | bool]:
         return {"name": network, "weights": weights or name}
     if not name.startswith(PREFIX):
         raise ValueError(
-            f"features come from a feature bank or from a network, "
+            f"features come from a feature cache or from a network, "
             f"{', '.join(PUBLISHED)} or timm:NAME, but {name!r} is neither."
         )
     return {"name": name, **({"weights": weights} if weights else {"pretrained": True})}

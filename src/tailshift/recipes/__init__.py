@@ -100,7 +100,7 @@ def feature_settings(features: str) -> list[str]:
     """Return the settings of a run on features.
 
     Args:
-        features: A feature bank's folder, or the network that makes one from the
+        features: A feature cache's folder, or the network that makes one from the
             recipe's images: ``lite0`` or ``timm:NAME``.
 
     Example:

@@ -89,7 +89,7 @@ class ApproveRequest(_Strict):
 
 
 class AdaptRequest(_Strict):
-    """Whose word changes a site's mix: the estimate's, a person's or nobody's."""
+    """Adaptation policy: the estimate, a person's approval, or no change."""
 
     site: SiteName
     adapt: Adapt

@@ -54,7 +54,7 @@ def open_service(
             validation logits. Without any, no mix is estimated.
         book: Mixes of sites that are known beforehand, or their file.
         state: SQLite file that keeps the sites; None keeps them in memory.
-        adapt: Whose word changes the mix of a new site.
+        adapt: Adaptation policy of a new site.
         half_life: Number of images after which one counts half in an estimate.
         limits: What requests may take.
         threads: Threads of ONNX Runtime; 0 is one for each core.

@@ -165,7 +165,7 @@ def _check_folder(folder: Path) -> None:
     is_bank = any((folder / name).exists() for name in (BANK_FACTS, BEGUN, LOCK))
     if folder.is_dir() and any(folder.iterdir()) and not is_bank:
         raise FileExistsError(
-            f"`output` {folder} exists and is not a feature bank, so that nothing in "
+            f"`output` {folder} exists and is not a feature cache, so that nothing in "
             "it is replaced. Name another folder."
         )
 
