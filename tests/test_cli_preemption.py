@@ -87,7 +87,7 @@ import tailshift.cli
 tailshift.cli.main()
 """
 LAST_STEP = ("loop", "Trainer", "end_epoch", "self.position.epoch == 1")
-EVALUATION = ("recorder", "Recorder", "_predictions", "True")
+EVALUATION = ("recorder", "Recorder", "_save_predictions", "True")
 
 
 @pytest.mark.parametrize(

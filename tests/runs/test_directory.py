@@ -364,7 +364,7 @@ def test_begin_directory__killed_at_any_moment(
         ("_save_best", "train.keep=best"),
         ("save_results", "train.keep=last"),
         ("save_results", "train.keep=best"),
-        ("_predictions", "train.keep=last"),
+        ("_save_predictions", "train.keep=last"),
     ],
 )
 def test_train__in_a_folder_that_is_removed(

@@ -1,5 +1,6 @@
 """Train several runs at once, each in its own process."""
 
+import io
 import json
 import os
 import signal
@@ -298,6 +299,27 @@ def _gpus(slot: int, num_devices: int) -> str:
     return ",".join(visible[number % count] for number in chosen)
 
 
+class _WithoutReader(io.TextIOWrapper):
+    """A text stream that drops text once nobody reads it.
+
+    A run prints to the process that started it. If that process is killed, a broken
+    pipe must not end the run before it is saved.
+    """
+
+    @classmethod
+    def of(cls, stream: Any) -> "_WithoutReader":
+        return cls(stream.buffer, "utf-8", "replace")
+
+    def write(self, text: str) -> int:
+        with suppress(BrokenPipeError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(BrokenPipeError):
+            super().flush()
+
+
 def run_job(text: str) -> bool:
     """Train one of several runs, in a child process of `run_jobs`.
 
@@ -308,6 +330,10 @@ def run_job(text: str) -> bool:
         Whether the run is finished.
     """
     spec = json.loads(text)
+    sys.stdout, sys.stderr = (
+        _WithoutReader.of(sys.stdout),
+        _WithoutReader.of(sys.stderr),
+    )
     workers.save_and_end_with_parent()
     progress.relay_progress(sys.stdout)
     config = RunConfig.from_mapping(spec.pop("config"))
