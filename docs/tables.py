@@ -431,7 +431,8 @@ def readme_table() -> str:
         "CIFAR-100-LT, imbalance ratio 100: a linear classifier on frozen ImageNet "
         f"features, mean of {len({row['seed'] for row in rows})} choices of "
         f"{int(rows[0]['held_out']):,} held-out images. *As trained* predicts for the "
-        "training prior."
+        "training prior. The "
+        "estimates are those of version 0.2."
     )
     return "\n".join([*lines, "", caption])
 
